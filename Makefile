@@ -4,7 +4,7 @@
 #   make test      run the tests                     ARGS="tests/core -k name"
 #   make proof     run the long campaigns            ARGS="-k name"
 #   make steadiness  run the tests again and again, some beside busy loops   ARGS="--runs 10"
-#   make check     format, lint, types, import directions
+#   make check     format, lint, types, import directions, generated files
 #   make bench     run the benchmarks                ARGS="..." is passed on
 #                  ARGS="--quick" a few cases, ARGS="--peers --save" all, kept in bench/results
 #   make pins      resolve requirements/*.in again (needs uv)
@@ -69,6 +69,7 @@ check-pyright:
 check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tools.twins --check
 	$(BIN)/pytest tests/unit/test_layout.py
 
 # The packages semel is compared with have an environment of their own, built when asked for.

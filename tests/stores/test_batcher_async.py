@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from semel.core.operations.requests import Claimed, StoreOperation
 from semel.errors import StoreUnavailable
-from semel.stores.postgres.batch_columns import KINDS
 from semel.stores.postgres.errors import store_error
+from semel.stores.postgres.values import KINDS
 from semel.stores.sql.batcher_async import AsyncBatcher
 from semel.stores.sql.batching import MAX_SINGLES
 from semel.stores.sql.plans import Rows, Statement
@@ -44,7 +44,7 @@ class Silent:
 
 
 def lanes_of(pool: Silent, timeout: float = PATIENCE) -> AsyncBatcher:
-    return AsyncBatcher(pool, KINDS, store_error, timeout)
+    return AsyncBatcher(cast("Any", pool), KINDS, store_error, timeout)
 
 
 async def crowded(pool: Silent, batcher: AsyncBatcher) -> Sequence[asyncio.Future[Any]]:

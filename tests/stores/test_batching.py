@@ -9,10 +9,10 @@ from semel.core.frozen import replace
 from semel.core.operations.requests import Claim, Complete, StoreOperation
 from semel.core.records import Origin
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.mysql import batch_columns as mysql_kinds
 from semel.stores.mysql import errors as mysql_faults
-from semel.stores.postgres import batch_columns as postgres_kinds
+from semel.stores.mysql import values as mysql_kinds
 from semel.stores.postgres import errors as postgres_faults
+from semel.stores.postgres import values as postgres_kinds
 from semel.stores.sql.batching import (
     MAX_BATCHED,
     MAX_ROWS,
@@ -23,7 +23,7 @@ from semel.stores.sql.batching import (
 )
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import written
-from semel.stores.sql.statement_retry import StatementFault, ToStoreError, retried_statements
+from semel.stores.sql.statements import StatementFault, ToStoreError, retried
 from tests.stores.together import claim, complete, rival
 
 Kinds = Mapping[type[StoreOperation[Any]], BatchKind]
@@ -162,7 +162,7 @@ def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely(
     batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
     batch.fail(StatementFault("the server hung up", doubt=True, tries=2), store_error)
     assert [job.told for job in batch] == [SendAlone(doubt=True)] * 2
-    alone = retried_statements(claim(), store_error, doubt=True)
+    alone = retried(plan(claim()), store_error, doubt=True)
     next(alone)
     with pytest.raises(StoreUnavailable) as unavailable:
         alone.throw(StatementFault("cannot connect"))

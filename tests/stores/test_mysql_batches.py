@@ -32,9 +32,9 @@ from semel.core.records import Fence, Identity, State
 from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.mysql import MysqlBackend
-from semel.stores.mysql.batch_columns import KINDS
 from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, MysqlFault, store_error
 from semel.stores.mysql.protocol import exchange, packet
+from semel.stores.mysql.values import KINDS
 from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS, Batch, SendAlone
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement

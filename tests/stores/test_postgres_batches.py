@@ -31,8 +31,8 @@ from semel.core.records import Fence, Identity, State
 from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.batch_columns import BYTEA, INT8, KINDS, TEXT
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
+from semel.stores.postgres.values import BYTEA, INT8, KINDS, TEXT
 from semel.stores.sql import plans
 from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS, SLOW_AFTER, BatchKind
 from semel.stores.sql.dialect import dialect

@@ -25,9 +25,9 @@ from semel.core.operations.requests import (
 from semel.core.records import Fence, Identity, State
 from semel.core.states import TABLE
 from semel.stores import open_backend
-from semel.stores.postgres.batch_columns import BYTEA, INT8, TEXT
-from semel.stores.postgres.batch_columns import KINDS as MANY
 from semel.stores.postgres.connection import DIALECT, query
+from semel.stores.postgres.values import BYTEA, INT8, TEXT
+from semel.stores.postgres.values import KINDS as MANY
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import plan
 from tests.servers import PostgresServer

@@ -8,8 +8,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from semel.core.operations.requests import Claimed
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.errors import PostgresFault
 from semel.stores.postgres.failover import FailoverTimeline
+from semel.stores.sql.statements import StatementFault
 from tests.stores.contract import claim, new_fence, new_identity
 
 HOSTS = "host=a,b,c port=1,2,3 password='a secret' target_session_attrs=read-write"
@@ -20,7 +20,7 @@ def test_a_later_timeline_is_followed_and_an_earlier_one_refused() -> None:
     timeline.check(7, 1, "a", "1")
     timeline.check(7, 3, "b", "2")
     timeline.check(7, 3, "b", "2")
-    with pytest.raises(PostgresFault, match="timeline 1, but 3 was seen") as refused:
+    with pytest.raises(StatementFault, match="timeline 1, but 3 was seen") as refused:
         timeline.check(7, 1, "a", "1")
     assert refused.value.doubt is False
     assert refused.value.tries > 2
@@ -32,7 +32,7 @@ def test_another_database_is_a_new_start() -> None:
     timeline.check(7, 3, "a", "1")
     timeline.check(8, 1, "a", "1")
     timeline.check(8, 2, "a", "1")
-    with pytest.raises(PostgresFault):
+    with pytest.raises(StatementFault):
         timeline.check(8, 1, "a", "1")
 
 
@@ -55,7 +55,7 @@ def test_who_was_refused_is_tried_last(
 ) -> None:
     timeline = FailoverTimeline(conninfo)
     timeline.check(7, 2, "z", "9")
-    with pytest.raises(PostgresFault):
+    with pytest.raises(StatementFault):
         timeline.check(7, 1, *refused)
     params, before = conninfo_to_dict(timeline.conninfo), conninfo_to_dict(conninfo)
     assert (params.pop("host", None), params.pop("port", None)) == (hosts, ports)

@@ -27,7 +27,7 @@ from semel.core.records import Identity, State
 from semel.errors import ConfigurationError, SemelError, StoreError, StoreUnavailable
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres import transaction_steps as steps
+from semel.stores.postgres import transaction as steps
 from semel.stores.sqlite import SqliteBackend
 from semel.stores.sqlite.transactions import SqliteTransactions
 from tests.forms import in_proof

@@ -140,7 +140,7 @@ class DjangoPostgresEngine:
     def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
         from psycopg import Cursor
 
-        from semel.stores.postgres.transaction_steps import locking
+        from semel.stores.postgres.transaction import locking
 
         # Whatever level Django sets: each statement must see what was committed before it.
         level = b"" if wrapper.savepoint_ids else b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
@@ -153,12 +153,12 @@ class DjangoPostgresEngine:
         return bool(row and row[0])
 
     def joined(self, wrapper: Any) -> Store:
-        from semel.stores.postgres.caller_transaction import JoinedStore
+        from semel.stores.postgres.psycopg_sync import JoinedStore
 
         return _PostgresJoined(JoinedStore(wrapper.connection))
 
     def in_transaction(self, wrapper: Any) -> bool:
-        from semel.stores.postgres.transaction_steps import FAILED, IN_TRANSACTION
+        from semel.stores.postgres.transaction import FAILED, IN_TRANSACTION
 
         if wrapper.connection is None:
             return False
@@ -168,13 +168,13 @@ class DjangoPostgresEngine:
         import psycopg
 
         from semel.stores.postgres.errors import driver_fault, store_error
-        from semel.stores.postgres.transaction_steps import NO_SUCH_SAVEPOINT, refused_commit
+        from semel.stores.postgres.transaction import NO_SUCH_SAVEPOINT, refused_commit
 
         cause = _cause(error)
         if not isinstance(cause, psycopg.Error):
             return StoreUnavailable(f"PostgreSQL: {cause}", applied=applied)
         fault = driver_fault(cause)
-        if applied is None or fault.sqlstate in NO_SUCH_SAVEPOINT:
+        if applied is None or fault.code in NO_SUCH_SAVEPOINT:
             return refused_commit(fault)
         return missing(store_error(fault, doubt=False))
 
@@ -195,7 +195,7 @@ class DjangoPostgresEngine:
             raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
 
     def sever(self, wrapper: Any) -> bool:
-        from semel.stores.postgres.transactions_sync import hang_up
+        from semel.stores.postgres.transaction import hang_up
 
         hang_up(wrapper.connection.pgconn)
         return True

@@ -5,8 +5,7 @@
     backend        MysqlBackend: opens pools on first use, per process and per event loop
     settings       the URL, parsed; no password leaves it
     errors         driver errors, classified                                          (no I/O)
-    literals       values as SQL                                                      (no I/O)
-    batch_columns  operations as columns of a statement for many                      (no I/O)
+    values         values as SQL literals; columns of a batch                         (no I/O)
     protocol       packets out and result sets in; the handshake                      (no I/O)
     connection     one blocking connection, by PyMySQL
     pool_sync      the pool for threads

@@ -7,11 +7,11 @@ from functools import partial
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.mysql import migration
-from semel.stores.mysql.batch_columns import KINDS
 from semel.stores.mysql.errors import store_error
 from semel.stores.mysql.pool_async import AsyncMysqlPool
 from semel.stores.mysql.pool_sync import MysqlPool
 from semel.stores.mysql.settings import MysqlSettings, parse
+from semel.stores.mysql.values import KINDS
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.sql.batcher_async import AsyncBatchedStore, AsyncBatcher
 from semel.stores.sql.batcher_sync import Batcher

@@ -14,16 +14,18 @@ from pymysql.constants import CLIENT
 
 from semel.stores.mysql.errors import MysqlFault, driver_fault
 from semel.stores.mysql.protocol import (
+    DIALECT,
     ResultSet,
     ServerProfile,
-    check_schema,
     exchange,
     handshake,
     unsendable,
 )
 from semel.stores.mysql.settings import MysqlSettings
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import drive
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, drive
 
 T = TypeVar("T")
 
@@ -129,7 +131,7 @@ class MysqlConnection:
         return self._drive(exchange(statement, separately=self._server.separately), deadline)
 
     def check_schema(self, deadline: float) -> None:
-        self._drive(check_schema(), deadline)
+        drive(check_schema(dialect(DIALECT)), lambda asked: self.run(asked, deadline))
 
     def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
         return drive(steps, lambda text: self.ask(text, deadline))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.errors import SchemaError, SemelError, StoreCorrupt, StoreUnavailable
-from semel.stores.sql import statement_retry
+from semel.stores.sql.statements import StatementFault
 
 DUPLICATE: Final = 1062
 WAITED: Final = 1205
@@ -33,26 +33,10 @@ _QUOTING: Final = (1062, 1064, 1292, 1366)
 """Their messages quote what was sent, and with it perhaps a key."""
 
 
-class MysqlFault(statement_retry.StatementFault):
-    """A statement failed. ``code``: the server's. ``after``: how many statements of the packet were
-    done before it."""
+class MysqlFault(StatementFault):
+    """A statement failed. ``after``: how many statements of the packet were done before it."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: int | None = None,
-        doubt: bool = False,
-        broken: bool = True,
-        tries: int = 1,
-    ) -> None:
-        super().__init__(message, doubt=doubt, broken=broken, tries=tries)
-        self.code = code
-        self.after = 0
-
-    @property
-    def refused(self) -> bool:
-        return self.code is not None
+    after = 0
 
 
 def driver_fault(error: Exception, after: int = 0) -> MysqlFault:
@@ -78,9 +62,9 @@ def not_connected(error: Exception, clean: Callable[[str], str]) -> MysqlFault:
     return MysqlFault(f"cannot connect: {said}", code=code if code in _SCHEMA else None)
 
 
-def store_error(fault: statement_retry.StatementFault, *, doubt: bool) -> SemelError:
+def store_error(fault: StatementFault, *, doubt: bool) -> SemelError:
     """The error that the caller of the store gets."""
-    code = fault.code if isinstance(fault, MysqlFault) else None
+    code = fault.code
     if code in _SCHEMA:
         return SchemaError(f"the tables of semel are missing or old ({fault}): run `semel migrate`")
     if code in _IMPOSSIBLE:

@@ -20,8 +20,8 @@ from semel.stores.mysql.protocol import DIALECT, rows_of
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import drive
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, drive
 
 LOCK: Final = "CONCAT('semel.migrate.', MD5(DATABASE()))"
 """Such locks are the server's, not the database's. This one ends with its connection."""

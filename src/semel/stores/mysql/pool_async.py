@@ -7,31 +7,32 @@ back to the pool with the answer, or is closed at the deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
 from asyncmy.connection import Connection
 
-from semel.core.operations.requests import StoreOperation
 from semel.errors import SemelError
 from semel.stores.background import in_thread
 from semel.stores.mysql.connection import CHUNK, FLAGS
 from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
 from semel.stores.mysql.migration import migrate
 from semel.stores.mysql.protocol import (
+    DIALECT,
     ResultSet,
     ServerProfile,
-    check_schema,
     exchange,
     handshake,
     unsendable,
 )
 from semel.stores.mysql.settings import MysqlSettings
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import adrive, retried_statements
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
+from semel.stores.sql.pool_async import AsyncConnectionPool, heard
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault, adrive
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 _CONNECTION: Any = Connection
@@ -77,7 +78,7 @@ class AsyncMysqlConnection:
         return await self._drive(exchange(statement, separately=self._server.separately), deadline)
 
     async def check_schema(self, deadline: float) -> None:
-        await self._drive(check_schema(), deadline)
+        await adrive(check_schema(dialect(DIALECT)), lambda asked: self.run(asked, deadline))
 
     async def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
         return await adrive(steps, lambda text: self.ask(text, deadline))
@@ -103,8 +104,12 @@ class AsyncMysqlConnection:
         except Exception as error:
             raise driver_fault(error, done) from None
 
-    def alive(self) -> bool:
-        return not self.connection._stream_broken
+    @property
+    def lost(self) -> bool:
+        return bool(self.connection._stream_broken)
+
+    def rest(self, on_lost: object) -> None:
+        """Nobody watches an idle connection: whether it is lost is asked when it is taken."""
 
     def close(self) -> None:
         """At once: asyncmy would first send what is still to be sent."""
@@ -120,111 +125,52 @@ class AsyncMysqlConnection:
                 sock.close()
 
 
-class AsyncMysqlPool:
-    """At most ``pool_size`` connections; the one used last is used next."""
+class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
+    """Connections of asyncmy's."""
 
     def __init__(self, settings: MysqlSettings) -> None:
+        super().__init__(settings.pool_size, settings.timeout, store_error)
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
-        self._slots = asyncio.Semaphore(settings.pool_size)
-        self._idle: list[AsyncMysqlConnection] = []
         self._working: set[asyncio.Task[Rows]] = set()
         self._ready = False
-        self._closed = False
-
-    async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
-        """One operation by itself."""
-        steps = retried_statements(op, store_error, doubt=doubt)
-        return await adrive(steps, lambda statement: self.execute(statement, deadline))
-
-    async def aclose(self) -> None:
-        """Close idle connections now, and those in use when they come back: by their deadline."""
-        self.abandon()
-        if self._working:
-            await asyncio.wait(self._working, timeout=self._settings.timeout)
-
-    def abandon(self) -> None:
-        """Close what is idle, without the loop, which may be closed already."""
-        self._closed = True
-        self._drop_idle()
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
-        """In one task, which nobody cancels."""
-        work = self._loop.create_task(self._work_in_turn(statement, deadline))
-        self._working.add(work)  # the loop itself holds its tasks only weakly
-        work.add_done_callback(self._working.discard)
-        return work
+        return self._keep(self._execute(statement, deadline))
 
     async def execute(self, statement: Statement, deadline: float) -> Rows:
-        await self._take_slot(deadline)
-        work = self._loop.create_task(self._work(statement, deadline))
-        self._working.add(work)
-        work.add_done_callback(self._done)
+        conn = await self._take(deadline)
+        work = self._keep(self._work(conn, statement, deadline))
+        work.add_done_callback(heard)  # its caller may have left
         return await asyncio.shield(work)
 
-    async def _take_slot(self, deadline: float) -> None:
-        if not self._slots.locked():
-            await self._slots.acquire()  # at once
-            return
-        try:
-            async with asyncio.timeout(deadline - monotonic()):
-                await self._slots.acquire()
-        except TimeoutError:
-            size = self._settings.pool_size
-            raise MysqlFault(
-                f"no connection came free within the time limit (pool_size={size})"
-            ) from None
+    def _keep(self, work: Coroutine[Any, Any, Rows]) -> asyncio.Task[Rows]:
+        """In a task that nobody cancels; the loop itself holds its tasks only weakly."""
+        task = self.loop.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task
 
-    async def _work_in_turn(self, statement: Statement, deadline: float) -> Rows:
-        await self._take_slot(deadline)
-        try:
-            return await self._work(statement, deadline)
-        finally:
-            self._slots.release()
+    async def _execute(self, statement: Statement, deadline: float) -> Rows:
+        return await self._work(await self._take(deadline), statement, deadline)
 
-    def _done(self, work: asyncio.Task[Rows]) -> None:
-        self._working.discard(work)
-        self._slots.release()
-        if not work.cancelled():
-            work.exception()  # its caller may have left
-
-    async def _work(self, statement: Statement, deadline: float) -> Rows:
-        conn = self._take() or await self._open(deadline)
-        broken = True
+    async def _work(
+        self, conn: AsyncMysqlConnection, statement: Statement, deadline: float
+    ) -> Rows:
         try:
             rows = await conn.run(statement, deadline)
-            broken = False
-            return rows
-        except MysqlFault as fault:
-            broken = fault.broken
-            if fault.contagious:
-                self._drop_idle()
+        except BaseException as error:
+            self._put(conn, error)
             raise
-        finally:
-            if broken or self._closed:
-                conn.close()
-            else:
-                self._idle.append(conn)
+        self._put(conn, None)
+        return rows
 
-    def _take(self) -> AsyncMysqlConnection | None:
-        while self._idle:
-            conn = self._idle.pop()
-            if conn.alive():
-                return conn
-            conn.close()
-        return None
-
-    def _drop_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
-
-    async def _open(self, deadline: float) -> AsyncMysqlConnection:
+    async def _connect_in_time(self, deadline: float) -> AsyncMysqlConnection:
         try:
             async with asyncio.timeout(deadline - monotonic()):
                 return await self._connect(deadline)
         except TimeoutError:
             raise MysqlFault("no connection within the time limit") from None
-        except (SemelError, MysqlFault):
+        except (SemelError, StatementFault):
             raise
         except Exception as error:
             raise not_connected(error, self._settings.without_secrets) from None

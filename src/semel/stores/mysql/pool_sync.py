@@ -9,9 +9,9 @@ from semel.stores.mysql.connection import MysqlConnection, connect
 from semel.stores.mysql.errors import not_connected, store_error
 from semel.stores.mysql.migration import migrate
 from semel.stores.mysql.settings import MysqlSettings
-from semel.stores.sql.plans import Rows, Statement
 from semel.stores.sql.pool_sync import ConnectionPool, connected
-from semel.stores.sql.statement_retry import StatementFault
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault
 
 
 class MysqlPool(ConnectionPool[MysqlConnection]):
@@ -25,7 +25,7 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
     def _run(self, conn: MysqlConnection, statement: Statement, deadline: float) -> Rows:
         return conn.run(statement, deadline)
 
-    def _alive(self, conn: MysqlConnection) -> bool:
+    def _alive(self, conn: MysqlConnection, deadline: float) -> bool:
         return conn.alive()
 
     def _open(self, deadline: float) -> MysqlConnection:

@@ -16,11 +16,11 @@ from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import CHECK_AGAIN
 from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, MysqlFault
-from semel.stores.mysql.literals import rendered
 from semel.stores.mysql.settings import MysqlSettings
+from semel.stores.mysql.values import rendered
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import require_current, schema_version
-from semel.stores.sql.plans import Rows, Statement
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement
 
 DIALECT: Final = "mysql"
 
@@ -224,19 +224,6 @@ def handshake(
             (max_packet - 64 * 1024) * 3 // 4,
         )
     return ServerProfile(max_packet, monotonic() + CHECK_AGAIN, separately=of_cluster)
-
-
-def check_schema() -> Exchange:
-    """Refuse a schema that is not for this program."""
-    steps = schema_version()
-    asked = next(steps)
-    while True:
-        rows = yield from exchange(asked)
-        try:
-            asked = steps.send(rows)
-        except StopIteration as found:
-            require_current(dialect(DIALECT), found.value)
-            return rows
 
 
 def _check_version(version: str) -> None:

@@ -6,14 +6,14 @@
     settings            the URL, parsed; no password leaves it
     failover            which host has the newest timeline                            (no I/O)
     errors              driver errors, classified                                     (no I/O)
-    batch_columns       operations as arrays of a statement for many                  (no I/O)
+    values              parameters, columns of a batch, cells of a row                (no I/O)
     connection          one connection: a statement is a generator that yields what it waits for
     pool_sync           pool and waiting for threads
     pool_async          pool and waiting for event loops
-    caller_transaction  the same store inside the caller's own transaction
-    transaction_steps   begin, lock, savepoint, commit as exchanges of statements     (no waiting)
+    psycopg_async       psycopg's own connections: the caller's, and the one that a handler gets
+    psycopg_sync        the same for threads, written by `python -m tools.twins`
+    transaction         what transactions of both colours share: statements, turns   (no waiting)
     transactions_sync, transactions_async   transactions that semel begins, and their pools
-    handler_connection  the psycopg connection that a handler gets in one of them
     migration           the schema
 
 Why not psycopg's own connections and pool: measured side by side on a busy machine, a bare claim

@@ -21,14 +21,15 @@ from semel.stores.base import (
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.postgres import migration
-from semel.stores.postgres.batch_columns import KINDS
-from semel.stores.postgres.caller_transaction import AsyncJoinedStore, JoinedStore
 from semel.stores.postgres.errors import store_error
 from semel.stores.postgres.pool_async import AsyncPostgresPool
 from semel.stores.postgres.pool_sync import PostgresPool
+from semel.stores.postgres.psycopg_async import AsyncJoinedStore
+from semel.stores.postgres.psycopg_sync import JoinedStore
 from semel.stores.postgres.settings import PostgresSettings, parse
 from semel.stores.postgres.transactions_async import AsyncPostgresTransactionPool
 from semel.stores.postgres.transactions_sync import PostgresTransactionPool
+from semel.stores.postgres.values import KINDS
 from semel.stores.sql.batcher_async import AsyncBatchedStore, AsyncBatcher
 from semel.stores.sql.batcher_sync import Batcher
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import cache
 from hashlib import sha256
 from time import monotonic
@@ -16,22 +16,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import pq
-from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.adapt import Transformer
 from psycopg.pq.abc import PGconn, PGresult
-from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
-from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from semel.stores.base import CHECK_AGAIN
-from semel.stores.postgres.errors import (
-    NO_SUCH_STATEMENT,
-    PostgresFault,
-    connection_lost,
-    server_fault,
-)
+from semel.stores.postgres.errors import NO_SUCH_STATEMENT, connection_lost, server_fault
 from semel.stores.postgres.failover import TIMELINE_QUERY, FailoverTimeline
+from semel.stores.postgres.values import BINARY, LOADERS, Values, encoded
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import require_current, schema_version
-from semel.stores.sql.plans import Rows, Statement
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault
 
 READ: Final = 1
 WRITE: Final = 2
@@ -39,10 +33,7 @@ WRITE: Final = 2
 Exchange: TypeAlias = Generator[int, None, Rows]
 """Yields READ, or READ | WRITE; to be resumed when the socket is ready for one of them."""
 
-Values: TypeAlias = list[bytes | None]
-
 DIALECT: Final = "postgresql"
-TEXT, BINARY = pq.Format.TEXT.value, pq.Format.BINARY.value
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 
@@ -77,22 +68,6 @@ def query(name: str) -> LibpqQuery:
     return LibpqQuery(f"semel_{name}_{digest}".encode(), text.encode(), tuple(order))
 
 
-class _Loaders:
-    """How columns become Python values. Our own: an application may have changed psycopg's."""
-
-    connection = None
-
-    def __init__(self) -> None:
-        self.adapters = AdaptersMap()
-        self.adapters.register_loader(psycopg.postgres.types["bytea"].oid, ByteaBinaryLoader)
-        self.adapters.register_loader(psycopg.postgres.types["text"].oid, TextBinaryLoader)
-        self.adapters.register_loader(psycopg.postgres.types["int8"].oid, Int8BinaryLoader)
-        self.adapters.register_loader(psycopg.postgres.types["int4"].oid, Int4BinaryLoader)
-
-
-_LOADERS: Final = _Loaders()
-
-
 class QuietConnection(psycopg.Connection[Any]):
     """Warns of nothing when collected: an application may end, or fork, without closing it."""
 
@@ -118,8 +93,10 @@ class PostgresConnection:
         "_rows",
         "_unsure",
         "fd",
+        "forfeited",
         "pooled",
         "prepare",
+        "unread",
     )
 
     def __init__(
@@ -130,7 +107,7 @@ class PostgresConnection:
         self._pgconn.notice_handler = self._noticed
         self._pid = os.getpid()
         self._prepared: set[bytes] = set()
-        self._rows = Transformer(_LOADERS)
+        self._rows = Transformer(LOADERS)
         self._unsure = False
         self._ended = False
         self._check_at = 0.0
@@ -138,18 +115,22 @@ class PostgresConnection:
         self.prepare = prepare
         self.pooled = False
         """The session behind it is a pooler's, and shared with others."""
+        self.unread: Exchange | None = None
+        """A statement that was sent, whose answer the next user reads."""
+        self.forfeited = False
+        """Its slot in the pool was freed before its user gave it back."""
 
     def execute(self, statement: Statement) -> Exchange:
         """Send one statement and collect its rows."""
         if monotonic() >= self._check_at:
             yield from self.handshake()
         asked = query(statement.name)
-        values, formats = _encoded([statement.params[name] for name in asked.order])
+        values, formats = encoded([statement.params[name] for name in asked.order])
         if self.prepare:
             try:
                 return (yield from self._execute_prepared(asked, values, formats))
-            except PostgresFault as fault:
-                if fault.sqlstate not in NO_SUCH_STATEMENT:
+            except StatementFault as fault:
+                if fault.code not in NO_SUCH_STATEMENT:
                     raise
                 # A pooler that the handshake did not notice; nothing was executed.
                 self.prepare, self.pooled = False, True
@@ -163,10 +144,6 @@ class PostgresConnection:
         send = self._pgconn.send_query_prepared
         return (yield from self._ask(send, asked.name, values, formats, BINARY))
 
-    def check(self) -> Exchange:
-        """Repeat the handshake where the last one is long ago."""
-        return (yield from self.handshake()) if monotonic() >= self._check_at else []
-
     def handshake(self) -> Exchange:
         """Check that this is a primary that keeps what it acknowledges; notice a pooler."""
         send = self._pgconn.send_query_params
@@ -174,9 +151,9 @@ class PostgresConnection:
         pid, recovering, read_only, synchronous = rows[0]
         if recovering or read_only == "on":
             what = "a standby" if recovering else "read-only"
-            raise PostgresFault(f"this server is {what}, semel needs the primary")
+            raise StatementFault(f"this server is {what}, semel needs the primary")
         if synchronous == "off":
-            raise PostgresFault(
+            raise StatementFault(
                 "synchronous_commit is off, for the server, the role or the database: acknowledged "
                 "keys would be lost in a crash; set it to on"
             )
@@ -192,25 +169,13 @@ class PostgresConnection:
         send = self._pgconn.send_query_params
         try:
             rows = yield from self._ask(send, TIMELINE_QUERY, None, None, None, BINARY)
-        except PostgresFault as fault:
+        except StatementFault as fault:
             if fault.broken:
                 raise
             return []
         (system, timeline) = rows[0]
         failover.check(system, timeline, self._pgconn.host.decode(), self._pgconn.port.decode())
         return rows
-
-    def check_schema(self) -> Exchange:
-        """Refuse a schema that is not for this program."""
-        steps = schema_version()
-        asked = next(steps)
-        while True:
-            rows = yield from self.execute(asked)
-            try:
-                asked = steps.send(rows)
-            except StopIteration as found:
-                require_current(dialect(DIALECT), found.value)
-                return rows
 
     def alive(self) -> bool:
         """Whether an idle connection that has something to read is open: mostly it is closed."""
@@ -233,7 +198,7 @@ class PostgresConnection:
         except psycopg.Error as error:
             raise connection_lost(error) from None
         if self._unsure:
-            raise PostgresFault("committed here, but no standby confirmed it", doubt=True)
+            raise StatementFault("committed here, but no standby confirmed it", doubt=True)
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
 
@@ -265,14 +230,3 @@ class PostgresConnection:
             self._unsure = True
         if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
             self._ended = True
-
-
-def _encoded(values: Sequence[object]) -> tuple[Values, list[int]]:
-    """Bytes travel as they are, all else as text, so that the server chooses the type."""
-    return (
-        [
-            value if value is None or type(value) is bytes else str(value).encode()
-            for value in values
-        ],
-        [BINARY if type(value) is bytes else TEXT for value in values],
-    )

@@ -10,7 +10,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGresult
 
 from semel.errors import SchemaError, SemelError, StoreCorrupt, StoreUnavailable
-from semel.stores.sql import statement_retry
+from semel.stores.sql.statements import StatementFault
 
 NO_SUCH_STATEMENT: Final = ("26000", "42P05")
 """A pooler moved us to a server connection that knows other prepared statements than we think."""
@@ -23,30 +23,10 @@ _IMPOSSIBLE: Final = ("21", "22", "23")
 """Classes cardinality, data and integrity: the schema's own rules were broken."""
 
 
-class PostgresFault(statement_retry.StatementFault):
-    """A statement failed. ``sqlstate``: the server's."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        sqlstate: str | None = None,
-        doubt: bool = False,
-        broken: bool = True,
-        tries: int = 1,
-    ) -> None:
-        super().__init__(message, doubt=doubt, broken=broken, tries=tries)
-        self.sqlstate = sqlstate
-
-    @property
-    def refused(self) -> bool:
-        return self.sqlstate is not None
-
-
-def server_fault(result: PGresult | None) -> PostgresFault:
+def server_fault(result: PGresult | None) -> StatementFault:
     """The fault for an error that the server sent, or for no answer at all."""
     if result is None:
-        return PostgresFault("the server sent no answer", doubt=True, tries=2)
+        return StatementFault("the server sent no answer", doubt=True, tries=2)
     # Only the primary message: details may quote a row, and with it a key.
     field = result.error_field
     said = field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message or b"no reason given"
@@ -59,23 +39,23 @@ def server_fault(result: PGresult | None) -> PostgresFault:
     )
 
 
-def connection_lost(error: psycopg.Error) -> PostgresFault:
+def connection_lost(error: psycopg.Error) -> StatementFault:
     """The fault for a connection that ended while the answer was awaited."""
-    return PostgresFault(_first_line(error), doubt=True, tries=2)
+    return StatementFault(_first_line(error), doubt=True, tries=2)
 
 
-def not_connected(error: psycopg.Error, clean: Callable[[str], str]) -> PostgresFault:
+def not_connected(error: psycopg.Error, clean: Callable[[str], str]) -> StatementFault:
     """``clean`` removes passwords from a message, should libpq ever print one."""
-    return PostgresFault(clean(f"cannot connect: {_first_line(error)}"))
+    return StatementFault(clean(f"cannot connect: {_first_line(error)}"))
 
 
-def driver_fault(error: psycopg.Error) -> PostgresFault:
+def driver_fault(error: psycopg.Error) -> StatementFault:
     """The fault for a driver error on the caller's own connection."""
     message = error.diag.message_primary or _first_line(error)
     return _fault(message, error.sqlstate, lost=error.sqlstate is None)
 
 
-def _fault(message: str, sqlstate: str | None, *, lost: bool) -> PostgresFault:
+def _fault(message: str, sqlstate: str | None, *, lost: bool) -> StatementFault:
     """ERROR means rolled back; FATAL, PANIC or no answer leave doubt."""
     tries = 1
     if lost or sqlstate in (*_STALE_PLAN, *_READ_ONLY):
@@ -83,12 +63,12 @@ def _fault(message: str, sqlstate: str | None, *, lost: bool) -> PostgresFault:
     elif sqlstate in _CONTENTION:
         tries = 5
     broken = lost or sqlstate in (*_STALE_PLAN, *_READ_ONLY)
-    return PostgresFault(message, sqlstate=sqlstate, doubt=lost, broken=broken, tries=tries)
+    return StatementFault(message, code=sqlstate, doubt=lost, broken=broken, tries=tries)
 
 
-def store_error(fault: statement_retry.StatementFault, *, doubt: bool) -> SemelError:
+def store_error(fault: StatementFault, *, doubt: bool) -> SemelError:
     """The error that the caller of the store gets."""
-    state = (fault.sqlstate if isinstance(fault, PostgresFault) else None) or ""
+    state = str(fault.code or "")
     if state in _SCHEMA:
         return SchemaError(f"the tables of semel are missing or old ({fault}): run `semel migrate`")
     if state.startswith(_IMPOSSIBLE):

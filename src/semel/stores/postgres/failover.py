@@ -11,7 +11,7 @@ from typing import Final
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from semel.stores.postgres.errors import PostgresFault
+from semel.stores.sql.statements import StatementFault
 
 TIMELINE_QUERY: Final = (
     b"SELECT system_identifier, ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))"
@@ -47,7 +47,7 @@ class FailoverTimeline:
             self._seen = (system, timeline)
         elif seen[1] > timeline:
             self._conninfo = _with_last(self._conninfo, host, port)
-            raise PostgresFault(
+            raise StatementFault(
                 f"this server is on timeline {timeline}, but {seen[1]} was seen: it was a primary "
                 "before a failover, and must not be used",
                 tries=TRIES,

@@ -15,8 +15,8 @@ from semel.stores.postgres.errors import driver_fault, not_connected, store_erro
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import drive
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, drive
 
 LOCK: Final = int.from_bytes(b"semel\0\0\1")
 """Of the transaction, not of the session: a pooler may part us from the latter."""

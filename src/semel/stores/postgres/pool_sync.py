@@ -7,12 +7,21 @@ from time import monotonic
 
 import psycopg
 
-from semel.stores.postgres.connection import WRITE, Exchange, PostgresConnection, QuietConnection
-from semel.stores.postgres.errors import PostgresFault, not_connected, store_error
+from semel.stores.postgres.connection import (
+    DIALECT,
+    WRITE,
+    Exchange,
+    PostgresConnection,
+    QuietConnection,
+)
+from semel.stores.postgres.errors import not_connected, store_error
 from semel.stores.postgres.migration import migrate
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.sql.plans import Rows, Statement
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
 from semel.stores.sql.pool_sync import ConnectionPool, connected
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault, drive
 
 
 class PostgresPool(ConnectionPool[PostgresConnection]):
@@ -26,7 +35,7 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
     def _run(self, conn: PostgresConnection, statement: Statement, deadline: float) -> Rows:
         return wait(conn, conn.execute(statement), deadline)
 
-    def _alive(self, conn: PostgresConnection) -> bool:
+    def _alive(self, conn: PostgresConnection, deadline: float) -> bool:
         return not ready(conn, 0, 0.0) or conn.alive()
 
     def _open(self, deadline: float) -> PostgresConnection:
@@ -39,7 +48,8 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
             wait(conn, conn.handshake(), deadline)
             wait(conn, conn.check_timeline(self._settings.failover), deadline)
             if not self._ready:
-                wait(conn, conn.check_schema(), deadline)
+                checks = check_schema(dialect(DIALECT))
+                drive(checks, lambda asked: self._run(conn, asked, deadline))
                 self._ready = True
         except BaseException:
             conn.close()
@@ -58,7 +68,7 @@ def wait(conn: PostgresConnection, exchange: Exchange, deadline: float) -> Rows:
         want = next(exchange)
         while True:
             if not ready(conn, want, deadline - monotonic()):
-                raise PostgresFault("no answer within the time limit", doubt=True)
+                raise StatementFault("no answer within the time limit", doubt=True)
             want = next(exchange)
     except StopIteration as done:
         rows: Rows = done.value

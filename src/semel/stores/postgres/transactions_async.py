@@ -16,18 +16,15 @@ from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
-from semel.stores.postgres import transaction_steps as steps
+from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange
-from semel.stores.postgres.errors import PostgresFault, store_error
-from semel.stores.postgres.pool_async import (
-    AsyncPostgresPool,
-    WatchedConnection,
-    _nothing,
-    usable_after,
-)
+from semel.stores.postgres.errors import store_error
+from semel.stores.postgres.pool_async import AsyncPostgresPool, WatchedConnection, nothing
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.postgres.transactions_sync import PostgresTransactionState, cancel, hang_up
-from semel.stores.sql.plans import Rows
+from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
+from semel.stores.sql.pool_async import heard, usable_after
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import StatementFault
 
 R = TypeVar("R")
 
@@ -52,7 +49,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         return cast("R", (await self._run(steps.perform(self._conn, op)))[0][0])
 
     async def savepoint(self) -> None:
-        await self._run(steps.savepoint(self._conn))
+        await self._run(steps.command(self._conn, steps.SAVEPOINT))
         self._marked = True
 
     async def undo(self) -> None:
@@ -88,7 +85,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         self._turn.take()
         try:
             rows = await self._send(steps.begin(self._conn, identity, limit))
-        except PostgresFault as fault:
+        except StatementFault as fault:
             self._broken = self._broken or fault.broken
             raise
         return bool(rows[0][0])
@@ -107,7 +104,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
             raise
         try:
             return await self._send(exchange)
-        except PostgresFault as fault:
+        except StatementFault as fault:
             raise self._error_of(fault) from None
 
     def _send(self, exchange: Exchange) -> asyncio.Future[Rows]:
@@ -117,7 +114,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
 
     def _exchange_over(self, watched: WatchedConnection, error: Exception | None) -> None:
         watched.unwatch()
-        self._broken = self._broken or not usable_after(error)
+        self._broken = self._broken or (error is not None and not usable_after(error))
         self._turn.give()
         if self._under_way is not None:
             self._under_way.set_result(None)
@@ -126,7 +123,8 @@ class AsyncPostgresTransaction(PostgresTransactionState):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     async def _commit(self) -> SemelError | None:
-        sealed = await self._seal()
+        await self._exchange_ended()
+        sealed = self._seal()
         try:
             return await self._send_commit() if sealed else ConfigurationError(SHARED)
         except BaseException:
@@ -140,7 +138,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
             return error
         try:
             await self._send(steps.commit(self._conn, marked=self._marked))
-        except PostgresFault as fault:
+        except StatementFault as fault:
             return steps.refused_commit(fault)
         except SemelError as error:
             # The connection counts as broken after any error but a fault; this was an answer.
@@ -149,17 +147,13 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         return None
 
     async def _roll_back(self) -> SemelError | None:
-        await self._leave(sealed=await self._seal())
+        await self._exchange_ended()
+        await self._leave(sealed=self._seal())
         return StoreUnavailable("the transaction was rolled back", applied=False)
 
-    async def _seal(self) -> bool:
+    async def _exchange_ended(self) -> None:
         if self._under_way is not None:
             await self._under_way
-        self._drop_sessions()
-        sealed = self._turn.end()
-        if sealed:
-            self._turn.unhook()
-        return sealed
 
     async def _leave(self, *, sealed: bool) -> None:
         self._hold = None
@@ -171,7 +165,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         try:
             if not self._unusable():
                 await self._send(steps.roll_back(self._conn))
-        except PostgresFault:
+        except StatementFault:
             self._broken = True
         except BaseException:
             self._broken = True
@@ -188,15 +182,10 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         super().__init__(settings)
         self.shelf = LazySessions("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
-        self._forfeited: set[WatchedConnection] = set()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
 
     def keep(self, coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """A task that goes on when nobody awaits it; the loop itself holds its tasks weakly."""
-        task = self._loop.create_task(coroutine)
+        task = self.loop.create_task(coroutine)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
         return task
@@ -213,12 +202,12 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         try:
             try:
                 return await self._begin(identity, hold, limit)
-            except PostgresFault as fault:
+            except StatementFault as fault:
                 if not fault.contagious:
                     raise
                 self.abandon()
                 return await self._begin(identity, hold, limit)
-        except PostgresFault as fault:
+        except StatementFault as fault:
             raise store_error(fault, doubt=False) from None
 
     async def _begin(
@@ -241,45 +230,36 @@ class AsyncPostgresTransactionPool(AsyncPostgresPool):
         try:
             watched = await self._connect_in_time(deadline)
             try:
-                patience = max(1, int((deadline - monotonic()) * 900))
-                asked = steps.ascertain(watched.conn, identity, patience)
-                rows = await watched.run(asked, deadline, _nothing)
+                asked = steps.ascertain(watched.conn, identity, deadline)
+                rows = await watched.run(asked, deadline, nothing)
             finally:
                 watched.close()
-        except PostgresFault as fault:
+        except StatementFault as fault:
             raise store_error(fault, doubt=True) from None
         return cast("Found | NoRecord", rows[0][0])
 
     def give_back(self, watched: WatchedConnection, *, usable: bool, wipe: bool) -> None:
-        if watched in self._forfeited:
-            self._forfeited.discard(watched)
+        if watched.conn.forfeited:
             watched.close()
         elif not usable:
             cancel(watched.conn._pgconn)
             watched.close()
             self._pass_on(None)
         elif wipe:
-            self.watch(watched, steps.wipe(watched.conn), self._put).add_done_callback(_heard)
+            wiping = steps.command(watched.conn, steps.WIPE)
+            self.watch(watched, wiping, self._put).add_done_callback(heard)
         else:
             watched.watch()
             self._put(watched, None)
 
     def sever(self, watched: WatchedConnection) -> None:
         """Cut a connection that somebody is using for a statement; the rest is left to them."""
-        if watched in self._forfeited:
-            self._forfeited.discard(watched)  # it is cut already, and its slot is free
-            return
-        hang_up(watched.conn._pgconn)
-        self._pass_on(None)
+        if not watched.conn.forfeited:  # else it is cut already, and its slot is free
+            hang_up(watched.conn._pgconn)
+            self._pass_on(None)
 
     def forfeit(self, watched: WatchedConnection) -> None:
         """Free the slot of a severed connection before its user has noticed. From any thread."""
-        self._forfeited.add(watched)
+        watched.conn.forfeited = True
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._pass_on, None)
-
-
-def _heard(answer: asyncio.Future[Rows]) -> None:
-    """Retrieve the error, which has closed the connection; nobody else needs it."""
-    if not answer.cancelled():
-        answer.exception()
+            self.loop.call_soon_threadsafe(self._pass_on, None)

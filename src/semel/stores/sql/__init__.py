@@ -3,19 +3,19 @@
 ::
 
     dialect, queries/, migrations/   SQL files, made ready for one database
-    plans, plans_*, plan_steps       the statements of each operation                  (no I/O)
+    plans, plans_maintenance         the statements of each operation                  (no I/O)
+    statements                       faults; a statement that may be sent again        (no I/O)
     rows                             rows into replies, checked                        (no I/O)
     migration                        the schema's version, and the rights a user needs (no I/O)
-    statement_retry                  faults; a statement that may be sent again        (no I/O)
     batching                         many operations in one statement                  (no I/O)
     batcher_async, batcher_sync      when a batch leaves: event loops, threads
-    pool_sync                        the pool for threads, whatever the server
+    pool_async, pool_sync            the pools for them, whatever the server
 
 Plans
 -----
 A plan is a generator. It yields a `Statement` (the name of a query and its parameters), is sent the
 rows, and returns the reply. It does no I/O, so both colours and all databases run the same plan:
-somebody else drives it (`statement_retry.drive`, `adrive`, or the store). Every statement is
+somebody else drives it (`statements.drive`, `adrive`, or the store). Every statement is
 idempotent per fence: a second try with the same fence finds its own work and says so. That is why
 a statement whose answer was lost is simply sent again.
 

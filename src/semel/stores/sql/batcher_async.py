@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.sql.batching import (
@@ -27,29 +27,14 @@ from semel.stores.sql.batching import (
     SendAlone,
     SlowIdentities,
 )
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import ToStoreError
+from semel.stores.sql.pool_async import AsyncConnectionPool
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import ToStoreError
 
 R = TypeVar("R")
 
 _A_TICK: Final = 0.001
 """Seconds by which a loop's clock may be behind its timers."""
-
-
-class AsyncStatementPool(Protocol):
-    """The connections of one event loop."""
-
-    async def perform(
-        self, op: StoreOperation[R], deadline: float, *, doubt: bool = False
-    ) -> R: ...
-
-    def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
-        """Send it, or let it wait for a connection; it goes on when nobody awaits it."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-    def abandon(self) -> None: ...
 
 
 class AsyncBatchedStore:
@@ -103,7 +88,7 @@ class AsyncBatcher:
 
     def __init__(
         self,
-        pool: AsyncStatementPool,
+        pool: AsyncConnectionPool[Any],
         kinds: Mapping[type[StoreOperation[Any]], BatchKind],
         store_error: ToStoreError,
         timeout: float,
@@ -138,7 +123,7 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
     def __init__(
         self,
         kind: BatchKind,
-        pool: AsyncStatementPool,
+        pool: AsyncConnectionPool[Any],
         store_error: ToStoreError,
         slow: SlowIdentities,
     ) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.sql.batching import (
@@ -25,22 +25,12 @@ from semel.stores.sql.batching import (
     SendAlone,
     SlowIdentities,
 )
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import ToStoreError
+from semel.stores.sql.pool_sync import ConnectionPool
+from semel.stores.sql.statements import ToStoreError
 
 R = TypeVar("R")
 
 _SEND_BATCH: Final = object()
-
-
-class StatementPool(Protocol):
-    """The connections of a process's threads."""
-
-    def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R: ...
-
-    def execute(self, statement: Statement, deadline: float) -> Rows: ...
-
-    def close(self) -> None: ...
 
 
 class ThreadBatchJob(BatchJob):
@@ -71,7 +61,7 @@ class Batcher:
 
     def __init__(
         self,
-        pool: StatementPool,
+        pool: ConnectionPool[Any],
         kinds: Mapping[type[StoreOperation[Any]], BatchKind],
         store_error: ToStoreError,
         timeout: float,
@@ -101,7 +91,7 @@ class KindBatcher(KindState[ThreadBatchJob]):
     def __init__(
         self,
         kind: BatchKind,
-        pool: StatementPool,
+        pool: ConnectionPool[Any],
         store_error: ToStoreError,
         lock: threading.Lock,
         slow: SlowIdentities,

@@ -10,29 +10,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    Found,
-    Read,
-    Renew,
-    StoreOperation,
-    Written,
-)
+from semel.core import operations as ops
 from semel.core.records import Identity, State
 from semel.core.texts import exact, shown
 from semel.errors import SemelError, StoreCorrupt
 from semel.log import log
-from semel.stores.sql.plans import Row, Rows, Statement
-from semel.stores.sql.rows import record, written
-from semel.stores.sql.statement_retry import StatementFault, ToStoreError
+from semel.stores.sql.rows import Row, Rows, record, written
+from semel.stores.sql.statements import Statement, StatementFault, ToStoreError
 
 J = TypeVar("J", bound="BatchJob")
-Op = TypeVar("Op")
 
 MAX_BATCHED: Final = 64 * 1024
 """An operation with more bytes goes alone; the statements say the same of answers."""
@@ -56,26 +44,23 @@ GRACE: Final = 0.05
 # --- kinds: what can share a statement, how it is written, and what a row means
 
 
-Columns: TypeAlias = Callable[[Sequence[Op]], Mapping[str, object]]
-"""The parameters of a statement for some operations, in their order."""
-
-
 class BatchKind(NamedTuple):
     """How one kind of operation is done for many at once.
 
+    ``columns``: the parameters of the statement for some operations, in their order.
     ``size``: the bytes an operation brings, where that can be many.
     ``reply``: the answer in a row; None when the row answers another caller of the same identity.
     ``shared``: whether one row answers everybody who asked for its identity.
     """
 
     statement: str
-    columns: Columns[Any]
+    columns: Callable[[Sequence[Any]], Mapping[str, object]]
     size: Callable[[Any], int]
     reply: Callable[[Any, Row], object | None]
     shared: bool
 
-    def statement_for(self, ops: Sequence[Any]) -> Statement:
-        return Statement(self.statement, self.columns(ops))
+    def statement_for(self, those: Sequence[Any]) -> Statement:
+        return Statement(self.statement, self.columns(those))
 
     def can_write(self, op: Any) -> bool:
         try:
@@ -86,31 +71,35 @@ class BatchKind(NamedTuple):
 
 
 class ColumnWriter(NamedTuple):
-    """How a store writes a column of bytes, of texts and of numbers; each value may be None."""
+    """How a store writes a column of bytes, of texts and of numbers; each value may be None.
+
+    ``leases``: how it writes the leases of claims.
+    """
 
     data: Callable[[Sequence[bytes | None]], object]
     text: Callable[[Sequence[str | None]], object]
     number: Callable[[Sequence[int | None]], object]
+    leases: Callable[[Sequence[int | None]], object]
 
 
-def claims(ops: Sequence[Claim], write: ColumnWriter) -> dict[str, object]:
+def _claims(write: ColumnWriter, those: Sequence[ops.Claim]) -> dict[str, object]:
     """Columns are made for all rows at once: work for each operation apart is what costs."""
-    data, text, number = write
-    origins = [op.origin for op in ops]
+    data, text, number, leases = write
+    origins = [op.origin for op in those]
     return {
-        "identity": data([op.identity for op in ops]),
-        "fence": data([op.fence for op in ops]),
-        "fingerprint": text(_escaped([op.fingerprint for op in ops], exact)),
-        "fields": data([op.fields for op in ops]),
+        "identity": data([op.identity for op in those]),
+        "fence": data([op.fence for op in those]),
+        "fingerprint": text(_escaped([op.fingerprint for op in those], exact)),
+        "fields": data([op.fields for op in those]),
         "tenant": text(_escaped([origin.tenant for origin in origins], shown)),
         "method": text(_escaped([origin.method for origin in origins], shown)),
         "path": text(_escaped([origin.path for origin in origins], shown)),
         "key": text(_escaped([origin.key for origin in origins], shown)),
-        "on_lapse": text([op.on_lapse for op in ops]),
-        "lease": number([op.lease for op in ops]),
-        "fresh_until": number([op.fresh_until for op in ops]),
-        "request": data([op.request for op in ops]),
-        "terms": number([op.terms for op in ops]),
+        "on_lapse": text([op.on_lapse for op in those]),
+        "lease": leases([op.lease for op in those]),
+        "fresh_until": number([op.fresh_until for op in those]),
+        "request": data([op.request for op in those]),
+        "terms": number([op.terms for op in those]),
     }
 
 
@@ -122,45 +111,45 @@ def _escaped(texts: Sequence[str], escape: Callable[[str], str]) -> Sequence[str
     return [escape(text) for text in texts]
 
 
-def _completions(ops: Sequence[Complete], write: ColumnWriter) -> dict[str, object]:
-    data, text, number = write
+def _completions(write: ColumnWriter, those: Sequence[ops.Complete]) -> dict[str, object]:
+    resources = [None if op.resource is None else shown(op.resource) for op in those]
     return {
-        "identity": data([op.identity for op in ops]),
-        "fence": data([op.fence for op in ops]),
-        "snapshot": data([op.snapshot for op in ops]),
-        "retention": number([op.retention for op in ops]),
-        "tombstone": number([op.tombstone for op in ops]),
-        "resource": text([None if op.resource is None else shown(op.resource) for op in ops]),
+        "identity": write.data([op.identity for op in those]),
+        "fence": write.data([op.fence for op in those]),
+        "snapshot": write.data([op.snapshot for op in those]),
+        "retention": write.number([op.retention for op in those]),
+        "tombstone": write.number([op.tombstone for op in those]),
+        "resource": write.text(resources),
     }
 
 
-def _renewals(ops: Sequence[Renew], write: ColumnWriter) -> dict[str, object]:
+def _renewals(write: ColumnWriter, those: Sequence[ops.Renew]) -> dict[str, object]:
     return {
-        "identity": write.data([op.identity for op in ops]),
-        "fence": write.data([op.fence for op in ops]),
-        "lease": write.number([op.lease for op in ops]),
+        "identity": write.data([op.identity for op in those]),
+        "fence": write.data([op.fence for op in those]),
+        "lease": write.number([op.lease for op in those]),
     }
 
 
-def _reads(ops: Sequence[Read], write: ColumnWriter) -> dict[str, object]:
-    return {"identity": write.data([op.identity for op in ops])}
+def _reads(write: ColumnWriter, those: Sequence[ops.Read]) -> dict[str, object]:
+    return {"identity": write.data([op.identity for op in those])}
 
 
-def _claim_size(op: Claim) -> int:
+def _claim_size(op: ops.Claim) -> int:
     origin = op.origin
     texts = len(origin.path) + len(origin.key) + len(origin.tenant)
     return len(op.fields) + texts + len(op.request or b"")
 
 
-def _complete_size(op: Complete) -> int:
+def _complete_size(op: ops.Complete) -> int:
     return len(op.snapshot) + len(op.resource or "")
 
 
-def _no_size(op: Renew | Read) -> int:
+def _no_size(op: ops.Renew | ops.Read) -> int:
     return 0
 
 
-def _claim_reply(op: Claim, row: Row) -> Claimed | Found | None:
+def _claim_reply(op: ops.Claim, row: Row) -> ops.Claimed | ops.Found | None:
     """The reply in a row like that of ``claim``; the state of a new record may be NULL.
 
     A record with the operation's own fence is the work of this claim, now or by an earlier try. A
@@ -172,40 +161,38 @@ def _claim_reply(op: Claim, row: Row) -> Claimed | Found | None:
         if type(created_at) is not int or type(leased_until) is not int or type(now) is not int:
             raise StoreCorrupt("a record that is held came without its times")
         if row[2] == op.fence and leased_until > now:
-            return Claimed(leased_until, now, created_at)
+            return ops.Claimed(leased_until, now, created_at)
         if state is None:  # inserted for the first who asked; the others have to look
             return None
     return _read_reply(op, row)
 
 
-def _read_reply(op: Read | Claim, row: Row) -> Found:
+def _read_reply(op: ops.Read | ops.Claim, row: Row) -> ops.Found:
     now = row[13]
     if type(now) is not int:
         raise StoreCorrupt("the store's clock is not a number")
-    return Found(record(row), now)
+    return ops.Found(record(row), now)
 
 
-def _written_reply(op: Complete | Renew, row: Row) -> Written:
+def _written_reply(op: ops.Complete | ops.Renew, row: Row) -> ops.Written:
     """The reply in a row that holds an identity and the columns of ``complete``."""
     _, state, leased_until, expires_at, now = row
     if state == "completed" and leased_until is None and type(expires_at) is type(now) is int:
-        return Applied(State.COMPLETED, now, None, expires_at)  # as nearly all of them
+        return ops.Applied(State.COMPLETED, now, None, expires_at)  # as nearly all of them
     return written((row[1:],))
 
 
-def batch_kinds(
-    write: ColumnWriter, write_claims: Columns[Claim]
-) -> Mapping[type[StoreOperation[Any]], BatchKind]:
+def batch_kinds(write: ColumnWriter) -> Mapping[type[ops.StoreOperation[Any]], BatchKind]:
     """All kinds, as a store writes their columns."""
-    completions, renewals = partial(_completions, write=write), partial(_renewals, write=write)
-    reads = partial(_reads, write=write)
+    claims, completions = partial(_claims, write), partial(_completions, write)
+    renewals, reads = partial(_renewals, write), partial(_reads, write)
     return {
-        Claim: BatchKind("claim_many", write_claims, _claim_size, _claim_reply, shared=True),
-        Complete: BatchKind(
+        ops.Claim: BatchKind("claim_many", claims, _claim_size, _claim_reply, shared=True),
+        ops.Complete: BatchKind(
             "complete_many", completions, _complete_size, _written_reply, shared=False
         ),
-        Renew: BatchKind("renew_many", renewals, _no_size, _written_reply, shared=False),
-        Read: BatchKind("read_many", reads, _no_size, _read_reply, shared=True),
+        ops.Renew: BatchKind("renew_many", renewals, _no_size, _written_reply, shared=False),
+        ops.Read: BatchKind("read_many", reads, _no_size, _read_reply, shared=True),
     }
 
 
@@ -338,7 +325,7 @@ class Batch(Generic[J]):
                 said = "semel: a batch failed, its operations are sent one by one"
                 log.error(said, exc_info=error)
             self.send_each_alone(doubt=True)
-        elif error.tries > 1 or error.refused:
+        elif error.tries > 1 or error.code is not None:  # the server itself refused it
             self.send_each_alone(doubt=error.doubt)
         else:
             for job in self.jobs:

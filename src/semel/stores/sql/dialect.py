@@ -191,23 +191,19 @@ def _compile(name: str, source: str, syntax: Syntax) -> DialectQuery:
     if found := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}.sql: header and text disagree about {sorted(found)}")
     text = " ".join(text.split())
+    parts: tuple[str, ...] = ()
     if audits := _AUDITS.search(source):
-        return _with_entry(name, text, (*takes, *TAKES), audits, syntax)
+        takes = (*takes, *TAKES)
+        if syntax.nested:
+            text = within(text, *audits.groups())
+        else:
+            parts = (_spelled(before(text, *audits.groups(), syntax.held), syntax),)
     text = _spelled(text, syntax)
-    return DialectQuery(name, text, takes, () if syntax.returning else without_returning(text))
-
-
-def _with_entry(
-    name: str, text: str, takes: tuple[str, ...], audits: re.Match[str], syntax: Syntax
-) -> DialectQuery:
-    verb, after = audits.groups()
-    if syntax.nested:
-        return DialectQuery(name, _spelled(within(text, verb, after), syntax), takes)
-    entry = _spelled(before(text, verb, after, syntax.held), syntax)
-    text = _spelled(text, syntax)
-    return DialectQuery(
-        name, text, takes, (entry, *((text,) if syntax.returning else without_returning(text)))
-    )
+    if not syntax.returning:
+        parts = (*parts, *without_returning(text))
+    elif parts:
+        parts = (*parts, text)
+    return DialectQuery(name, text, takes, parts)
 
 
 def _spelled(text: str, syntax: Syntax) -> str:
@@ -254,9 +250,11 @@ def checked(migration: SchemaMigration) -> SchemaMigration:
 # anyway; it is made if and only if the write is. Where a statement may hold several writes they are
 # one statement; elsewhere the entry comes first, in the same transaction.
 
+_BRACKETS: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+"""With what is within, which may have conditions of its own."""
 _WRITE: Final = re.compile(
-    r"(?P<head>(?:UPDATE|DELETE FROM) (?P<table>\w+)(?: SET .*?)?) WHERE (?P<where>.*)"
-    r" RETURNING (?P<columns>.*)"
+    rf"(?P<head>(?P<verb>UPDATE|DELETE FROM) (?P<table>\w+)(?: SET (?:[^()]|{_BRACKETS})*?)?)"
+    r" WHERE (?P<where>.*) RETURNING (?P<columns>.*)"
 )
 _SUBJECT: Final = {"semel_record": "CAST(NULL AS text)", "semel_effect": "key"}
 """Of a record its identity says enough; what its path and key say must be possible to erase."""
@@ -306,36 +304,23 @@ def _entry(verb: str, after: str, subject: str, source: str) -> str:
 # They are sent together and share a transaction, so that together they are one step.
 
 _BATCH: Final = re.compile(r"WITH due AS MATERIALIZED \( (?P<pick>.*) \) (?P<main>\w+ .*)")
-_BRACKETS: Final = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-"""With what is within, which may have conditions of its own."""
-_ONE_WRITE: Final = re.compile(
-    rf"(?P<verb>UPDATE|DELETE FROM) (?P<table>\w+)(?P<set> SET (?:[^()]|{_BRACKETS})*?)?"
-    r" WHERE (?P<where>.*) RETURNING (?P<columns>.*)"
-)
 
 
 def without_returning(text: str) -> tuple[str, ...]:
     """The statements that ``text``, its blanks made single, comes to."""
-    if batch := _BATCH.fullmatch(text):
-        return _picked_first(batch["pick"], batch["main"])
-    if write := _ONE_WRITE.fullmatch(text):
-        return _told(write, changed=" AND ROW_COUNT() > 0")
-    return tuple(part.strip() for part in text.split(";"))
-
-
-def _picked_first(pick: str, main: str) -> tuple[str, ...]:
-    write = _ONE_WRITE.fullmatch(main)
-    if write is None:
-        raise ValueError(f"not a write that tells what it did: {main}")
-    asked, _, order = pick.rpartition(" ORDER BY ")
-    _, _, condition = write["where"].partition(" AND ")
-    return f"{asked} AND {condition} ORDER BY {order}", *_told(write, changed="")
-
-
-def _told(write: re.Match[str], changed: str) -> tuple[str, str]:
+    batch = _BATCH.fullmatch(text)
+    if batch is None and not _WRITE.fullmatch(text):
+        return tuple(part.strip() for part in text.split(";"))
+    write = _parsed(batch["main"] if batch else text)
     verb, table, where, columns = write.group("verb", "table", "where", "columns")
+    which, _, asked = where.partition(" AND ")
     now_in = f"SELECT {columns} FROM {table} WHERE "  # noqa: S608 - a text of our own
-    if verb == "UPDATE":
-        which, _, _ = where.partition(" AND ")  # what it asks beside is no longer true
-        return f"UPDATE {table}{write['set']} WHERE {where}", f"{now_in}{which}{changed}"
-    return f"{now_in}{where} FOR UPDATE", f"{verb} {table} WHERE {where}"
+    if verb == "UPDATE":  # what it asks beside is no longer true after it
+        changed = "" if batch else " AND ROW_COUNT() > 0"
+        parts = f"{write['head']} WHERE {where}", f"{now_in}{which}{changed}"
+    else:
+        parts = f"{now_in}{where} FOR UPDATE", f"{verb} {table} WHERE {where}"
+    if batch is None:
+        return parts
+    pick, _, order = batch["pick"].rpartition(" ORDER BY ")
+    return f"{pick} AND {asked} ORDER BY {order}", *parts

@@ -13,7 +13,8 @@ from typing import Any, Final
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.base import Finding
 from semel.stores.sql.dialect import Dialect, SchemaMigration
-from semel.stores.sql.plans import Rows, Statement
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ def pending(dialect: Dialect, found: SchemaVersion) -> tuple[SchemaMigration, ..
     return dialect.migrations[found.version :]
 
 
-def require_current(dialect: Dialect, found: SchemaVersion) -> None:
+def check_schema(dialect: Dialect) -> Generator[Statement, Rows, None]:
     """Refuse a schema that is not this program's own, nor a newer one that allows for it."""
+    found = yield from schema_version()
     if pending(dialect, found):
         version = found.version
         have = f"has version {version} of its schema" if version else "has no tables of semel"

@@ -7,77 +7,30 @@ nothing takes a second one, a read, to tell "already done by this very fence" fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
-from semel.core.operations.requests import (
-    Accept,
-    Accepted,
-    Advance,
-    Agree,
-    Agreed,
-    Claim,
-    Claimed,
-    Complete,
-    Conflicting,
-    Evict,
-    EvictUnknown,
-    Fetch,
-    Fetched,
-    Forget,
-    Found,
-    Inquire,
-    Lapse,
-    NoRecord,
-    Open,
-    Read,
-    ReadRecipe,
-    Recall,
-    Recalled,
-    Recorded,
-    Register,
-    Registered,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    SettleHappened,
-    Stale,
-    StoreOperation,
-    Suspend,
-    Take,
-    Written,
-)
+from semel.core import operations as ops
 from semel.core.records import Micros, OnLapse, Record, State
-from semel.core.texts import exact, indexed, shown
+from semel.core.texts import described, exact, indexed, shown
 from semel.errors import StoreCorrupt, StoreUnavailable
-from semel.stores.sql import plans_maintenance, plans_outbox
-from semel.stores.sql.plan_steps import Done, Plan, Statement, act_params, clock_of, write
-from semel.stores.sql.rows import (
-    Row,
-    Rows,
-    answer_and_now,
-    case_and_now,
-    recipe,
-    record_and_now,
-    terms_and_now,
-)
+from semel.stores.sql import plans_maintenance
+from semel.stores.sql import rows as read
+from semel.stores.sql.rows import Row, Rows
+from semel.stores.sql.statements import Done, Plan, Statement, act_params, clock_of, write
 
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
 
 R = TypeVar("R")
-
 
 CLAIM_TRIES: Final = 5
 """A claim that neither inserted nor found a record saw a rival come and go. Five times in a row
 counts as an outage."""
 
 
-def plan(op: StoreOperation[R]) -> Plan[R]:
+def plan(op: ops.StoreOperation[R]) -> Plan[R]:
     """The plan for ``op``."""
-    make = cast("Callable[[StoreOperation[R]], Plan[R]] | None", _PLANS.get(type(op)))
+    make = cast("Callable[[ops.StoreOperation[R]], Plan[R]] | None", _PLANS.get(type(op)))
     if make is None:
         raise TypeError(f"not an operation of a store: {type(op).__name__}")
     return make(op)
@@ -86,17 +39,20 @@ def plan(op: StoreOperation[R]) -> Plan[R]:
 # ── claim and read ────────────────────────────────────────────────────────────────────────────────
 
 
-def _described(op: Claim | Accept) -> dict[str, object]:
-    origin = op.origin
+def _described(op: ops.Claim | ops.Accept) -> dict[str, object]:
+    at = op.origin
+    fingerprint, tenant, method, path, key = described(
+        op.fingerprint, at.tenant, at.method, at.path, at.key
+    )
     return {
         "identity": op.identity,
         "fence": op.fence,
-        "fingerprint": exact(op.fingerprint),
+        "fingerprint": fingerprint,
         "fields": op.fields,
-        "tenant": shown(origin.tenant),
-        "method": shown(origin.method),
-        "path": shown(origin.path),
-        "key": shown(origin.key),
+        "tenant": tenant,
+        "method": method,
+        "path": path,
+        "key": key,
         "on_lapse": op.on_lapse.value,
         "fresh_until": op.fresh_until,
         "request": op.request,
@@ -104,30 +60,30 @@ def _described(op: Claim | Accept) -> dict[str, object]:
     }
 
 
-def _claim(op: Claim) -> Plan[Claimed | Found | Stale]:
+def _claim(op: ops.Claim) -> Plan[ops.Claimed | ops.Found | ops.Stale]:
     found = yield from _insert_or_read("claim", op, {**_described(op), "lease": op.lease})
-    return Stale() if found is None else claim_reply(op, *found)
+    return ops.Stale() if found is None else claim_reply(op, *found)
 
 
-def _accept(op: Accept) -> Plan[Accepted | Found | Stale]:
+def _accept(op: ops.Accept) -> Plan[ops.Accepted | ops.Found | ops.Stale]:
     found = yield from _insert_or_read("accept", op, {**_described(op), "patience": op.patience})
     if found is None:
-        return Stale()
+        return ops.Stale()
     record, now = found
     if record.fence == op.fence and record.state is State.PENDING:
-        return Accepted(now)
-    return Found(record, now)
+        return ops.Accepted(now)
+    return ops.Found(record, now)
 
 
 def _insert_or_read(
-    name: str, op: Claim | Accept, params: dict[str, object]
+    name: str, op: ops.Claim | ops.Accept, params: dict[str, object]
 ) -> Plan[tuple[Record, Micros] | None]:
     """The new or the existing record; None when the key is too old to start one."""
     for _ in range(CLAIM_TRIES):
         rows = yield Statement(name, params)
         if not rows:
             rows = yield Statement("read", {"identity": op.identity})
-        record, now = record_and_now(rows)
+        record, now = read.record_and_now(rows)
         if record is not None:
             return record, now
         if op.fresh_until is not None and op.fresh_until < now:
@@ -135,7 +91,7 @@ def _insert_or_read(
     raise StoreUnavailable("the record came and went at every try to claim it", applied=False)
 
 
-def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
+def claim_reply(op: ops.Claim, record: Record, now: Micros) -> ops.Claimed | ops.Found:
     """Own fence, in progress: this claim was applied, now or by an earlier try.
 
     A lease that is past is not granted again: others may already know that it lapsed.
@@ -143,38 +99,64 @@ def claim_reply(op: Claim, record: Record, now: Micros) -> Claimed | Found:
     if record.fence == op.fence and record.state is State.IN_PROGRESS:
         leased_until = record.leased_until
         if leased_until is not None and leased_until > now:
-            return Claimed(leased_until, now, record.created_at)
-    return Found(record, now)
+            return ops.Claimed(leased_until, now, record.created_at)
+    return ops.Found(record, now)
 
 
-def _read(op: Read) -> Plan[Found | NoRecord]:
-    record, now = record_and_now((yield Statement("read", {"identity": op.identity})))
-    return NoRecord(now) if record is None else Found(record, now)
+def _read(op: ops.Read) -> Plan[ops.Found | ops.NoRecord]:
+    record, now = read.record_and_now((yield Statement("read", {"identity": op.identity})))
+    return ops.NoRecord(now) if record is None else ops.Found(record, now)
 
 
-def _fetch(op: Fetch) -> Plan[Fetched | NoRecord]:
-    answer, now = answer_and_now(
-        (yield Statement("fetch", {"identity": op.identity, "fence": op.fence}))
+def _fetch(op: ops.Fetch) -> Plan[ops.Fetched | ops.NoRecord]:
+    params = {"identity": op.identity, "fence": op.fence}
+    answer, now = read.answer_and_now((yield Statement("fetch", params)))
+    return ops.NoRecord(now) if answer is None else ops.Fetched(answer)
+
+
+def _recall(op: ops.Recall) -> Plan[ops.Recalled | ops.NoRecord]:
+    case, now = read.case_and_now((yield Statement("recall", {"identity": op.identity})))
+    return ops.NoRecord(now) if case is None else ops.Recalled(case, now)
+
+
+# ── writes: when one is done, and what it writes ──────────────────────────────────────────────────
+
+RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
+"""A released record has one of these states: it depends on whether its request was deferred."""
+
+
+def _reached(*states: State) -> Done:
+    return lambda op, record, now: (
+        record is not None and record.state in states and record.fence == op.fence
     )
-    return NoRecord(now) if answer is None else Fetched(answer)
 
 
-def _recall(op: Recall) -> Plan[Recalled | NoRecord]:
-    case, now = case_and_now((yield Statement("recall", {"identity": op.identity})))
-    return NoRecord(now) if case is None else Recalled(case, now)
+_IN_PROGRESS: Final = _reached(State.IN_PROGRESS)
+_COMPLETED: Final = _reached(State.COMPLETED)
+_UNKNOWN: Final = _reached(State.UNKNOWN)
+_FAILED: Final = _reached(State.FAILED_RETRYABLE)
+_EXPIRED: Final = _reached(State.EXPIRED)
+_REQUEUED: Final = _reached(*RELEASED)
 
 
-# ── writes ────────────────────────────────────────────────────────────────────────────────────────
+def _released(op: ops.Release, record: Record | None, now: Micros) -> bool:
+    return (_FAILED if op.requeue is None else _REQUEUED)(op, record, now)
 
 
 def _held(op: Any, record: Record | None, now: Micros) -> bool:
     """A lease that is past is not granted again."""
-    return (
-        record is not None
-        and record.state is State.IN_PROGRESS
-        and record.fence == op.fence
-        and not record.lapsed(now)
-    )
+    return record is not None and _IN_PROGRESS(op, record, now) and not record.lapsed(now)
+
+
+def _lapsed(op: ops.Lapse, record: Record | None, now: Micros) -> bool:
+    if record is None or record.fence != op.seen:
+        return False
+    released = record.on_lapse is OnLapse.RELEASE
+    return record.state in (RELEASED if released else (State.UNKNOWN,))
+
+
+def _erased(op: ops.Erase, record: Record | None, now: Micros) -> bool:
+    return record is not None and record.state is State.EXPIRED and record.fence == op.seen
 
 
 def _gone(op: Any, record: Record | None, now: Micros) -> bool:
@@ -186,103 +168,63 @@ def _never(op: Any, record: Record | None, now: Micros) -> bool:
     return False
 
 
-def _lapsed(op: Lapse, record: Record | None, now: Micros) -> bool:
-    if record is None or record.fence != op.seen:
-        return False
-    released = record.on_lapse is OnLapse.RELEASE
-    return record.state in (RELEASED if released else (State.UNKNOWN,))
+_TAKEN: Final = ("seen", "fence", "lease")
+_ACT: Final = ("actor", "why")
+_SETTLED: Final = ("seen", "fence", "evidence", *_ACT)
 
-
-def _reached(*states: State) -> Done:
-    return lambda op, record, now: (
-        record is not None and record.state in states and record.fence == op.fence
-    )
-
-
-RELEASED: Final = (State.FAILED_RETRYABLE, State.PENDING)
-"""A released record has one of these states: it depends on whether its request was deferred."""
-
-_COMPLETED, _UNKNOWN, _EXPIRED = map(_reached, (State.COMPLETED, State.UNKNOWN, State.EXPIRED))
-_FAILED, _IN_PROGRESS = _reached(State.FAILED_RETRYABLE), _reached(State.IN_PROGRESS)
-_REQUEUED: Final = _reached(*RELEASED)
-
-_PLAIN_WRITES: Final[dict[type[StoreOperation[Any]], tuple[str, tuple[str, ...], Done]]] = {
-    Take: ("take", ("seen", "fence", "lease"), _held),
-    Resume: ("resume", ("seen", "fence", "lease"), _held),
-    Renew: ("renew", ("fence", "lease"), _never),
-    Open: ("open", ("fence", "snapshot"), _never),
-    Advance: ("advance", ("fence", "journal"), _never),
-    Lapse: ("lapse", ("seen", "retention"), _lapsed),
-    Forget: ("forget", ("seen",), _gone),
-    Inquire: ("inquire", ("seen", "tries", "again_in"), _never),
+_WRITES: Final[Mapping[type[ops.StoreOperation[Any]], tuple[str, tuple[str, ...], Done]]] = {
+    ops.Take: ("take", _TAKEN, _held),
+    ops.Resume: ("resume", _TAKEN, _held),
+    ops.Retake: ("retake", (*_TAKEN, "on_lapse"), _held),
+    ops.Renew: ("renew", ("fence", "lease"), _never),
+    ops.Open: ("open", ("fence", "snapshot"), _never),
+    ops.Advance: ("advance", ("fence", "journal"), _never),
+    ops.Release: ("release", ("fence", "retention", "reason", "requeue"), _released),
+    ops.Suspend: ("suspend", ("fence", "reason", "probe_after"), _UNKNOWN),
+    ops.Lapse: ("lapse", ("seen", "retention"), _lapsed),
+    ops.Forget: ("forget", ("seen",), _gone),
+    ops.Inquire: ("inquire", ("seen", "tries", "again_in"), _never),
+    ops.SettleHappened: (
+        "settle_happened",
+        (*_SETTLED, "snapshot", "retention", "tombstone"),
+        _COMPLETED,
+    ),
+    ops.SettleAbsent: ("settle_absent", (*_SETTLED, "retention", "journal"), _FAILED),
+    ops.SettleCall: ("settle_call", (*_SETTLED, "journal"), _IN_PROGRESS),
+    ops.Evict: ("evict", ("seen", *_ACT), _gone),
+    ops.Erase: ("erase", ("seen", "nothing", *_ACT), _erased),
 }
-"""Writes whose parameters are fields of the operation: query, fields, and when it is done."""
+"""Query, parameters, and when it is done."""
+
+_MADE: Final[Mapping[str, Callable[[Any], object]]] = {
+    "on_lapse": lambda op: op.on_lapse.value,
+    "reason": lambda op: None if op.reason is None else shown(op.reason),
+    "evidence": lambda op: shown(op.act.line),
+    "actor": lambda op: shown(op.act.by),
+    "why": lambda op: shown(op.act.reason),
+    "nothing": lambda op: b"",
+}
+"""Parameters that are not a field of the operation as it is."""
 
 
-def _plain_write(op: Any) -> Plan[Written]:
-    name, fields, done = _PLAIN_WRITES[type(op)]
-    return write(name, op, {field: getattr(op, field) for field in fields}, done)
+def _write(op: Any) -> Plan[ops.Written]:
+    name, taken, done = _WRITES[type(op)]
+    params = {each: _MADE[each](op) if each in _MADE else getattr(op, each) for each in taken}
+    return write(name, op, params, done)
 
 
-def _retake(op: Retake) -> Plan[Written]:
-    params = {"seen": op.seen, "fence": op.fence, "lease": op.lease, "on_lapse": op.on_lapse.value}
-    return write("retake", op, params, _held)
-
-
-def _complete(op: Complete) -> Plan[Written]:
+def _complete(op: ops.Complete) -> Plan[ops.Written]:
     params = {
         "fence": op.fence,
         "snapshot": op.snapshot,
         "retention": op.retention,
         "tombstone": op.tombstone,
-        "resource": _shown(op.resource),
+        "resource": None if op.resource is None else shown(op.resource),
     }
     return write("complete", op, params, _COMPLETED)
 
 
-def _release(op: Release) -> Plan[Written]:
-    params = {
-        "fence": op.fence,
-        "retention": op.retention,
-        "reason": _shown(op.reason),
-        "requeue": op.requeue,
-    }
-    return write("release", op, params, _FAILED if op.requeue is None else _REQUEUED)
-
-
-def _suspend(op: Suspend) -> Plan[Written]:
-    params = {"fence": op.fence, "reason": _shown(op.reason), "probe_after": op.probe_after}
-    return write("suspend", op, params, _UNKNOWN)
-
-
-def _settle(op: SettleHappened | SettleAbsent | SettleCall) -> Plan[Written]:
-    params: dict[str, object] = {
-        "seen": op.seen,
-        "fence": op.fence,
-        "evidence": shown(op.act.line),
-        **act_params(op.act),
-    }
-    match op:
-        case SettleHappened():
-            params |= {
-                "snapshot": op.snapshot,
-                "retention": op.retention,
-                "tombstone": op.tombstone,
-            }
-            return write("settle_happened", op, params, _COMPLETED)
-        case SettleAbsent():
-            params |= {"retention": op.retention, "journal": op.journal}
-            return write("settle_absent", op, params, _FAILED)
-        case SettleCall():
-            params["journal"] = op.journal
-            return write("settle_call", op, params, _IN_PROGRESS)
-
-
-def _evict(op: Evict) -> Plan[Written]:
-    return write("evict", op, {"seen": op.seen, **act_params(op.act)}, _gone)
-
-
-def _evict_unknown(op: EvictUnknown) -> Plan[Written]:
+def _evict_unknown(op: ops.EvictUnknown) -> Plan[ops.Written]:
     params = {"seen": op.seen, **act_params(op.act)}
     if op.free:
         return write("free_unknown", op, params, _gone)
@@ -290,14 +232,15 @@ def _evict_unknown(op: EvictUnknown) -> Plan[Written]:
     return write("evict_unknown", op, params, _EXPIRED)
 
 
-def _shown(text: str | None) -> str | None:
-    return None if text is None else shown(text)
+def _reseal(op: ops.Reseal) -> Plan[ops.Written]:
+    params = {"seen": op.seen, "old": op.old, "new": op.new}
+    return write(f"reseal_{op.part}", op, params, _never)
 
 
 # ── recipes ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _register(op: Register) -> Plan[Registered | Conflicting]:
+def _register(op: ops.Register) -> Plan[ops.Registered | ops.Conflicting]:
     params = {
         "route": exact(op.route),
         "recipe": exact(op.recipe),
@@ -309,20 +252,20 @@ def _register(op: Register) -> Plan[Registered | Conflicting]:
         rows = yield Statement("read_recipe", {"route": op.route})
     if not rows:
         raise StoreUnavailable("the recipe vanished while it was compared", applied=False)
-    recorded, previous, alive_until, now = recipe(rows)
+    recorded, previous, alive_until, now = read.recipe(rows)
     if recorded != op.recipe:
-        return Conflicting(recorded, alive_until, now)
-    return Registered(previous, alive_until, now)
+        return ops.Conflicting(recorded, alive_until, now)
+    return ops.Registered(previous, alive_until, now)
 
 
-def _read_recipe(op: ReadRecipe) -> Plan[Recorded]:
+def _read_recipe(op: ops.ReadRecipe) -> Plan[ops.Recorded]:
     rows = yield Statement("read_recipe", {"route": exact(op.route)})
     if not rows:
-        return Recorded(None, None, None, (yield from clock_of(())))
-    return Recorded(*recipe(rows))
+        return ops.Recorded(None, None, None, (yield from clock_of(())))
+    return ops.Recorded(*read.recipe(rows))
 
 
-def _agree(op: Agree) -> Plan[Agreed]:
+def _agree(op: ops.Agree) -> Plan[ops.Agreed]:
     given = op.terms
     params = {
         "id": given.id,
@@ -335,31 +278,24 @@ def _agree(op: Agree) -> Plan[Agreed]:
     rows = yield Statement("agree", params)
     if not rows:
         rows = yield Statement("read_terms", {"id": given.id})
-    said, now = terms_and_now(rows)
+    said, now = read.terms_and_now(rows)
     if said != given.text:
         raise StoreCorrupt("other terms are on record under the number of these")
-    return Agreed(now)
+    return ops.Agreed(now)
 
 
-_PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
-    Claim: _claim,
-    Accept: _accept,
-    Read: _read,
-    Fetch: _fetch,
-    Recall: _recall,
-    **dict.fromkeys(_PLAIN_WRITES, _plain_write),
-    Retake: _retake,
-    Complete: _complete,
-    Release: _release,
-    Suspend: _suspend,
-    SettleHappened: _settle,
-    SettleAbsent: _settle,
-    SettleCall: _settle,
-    Evict: _evict,
-    EvictUnknown: _evict_unknown,
-    Register: _register,
-    ReadRecipe: _read_recipe,
-    Agree: _agree,
+_PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
+    ops.Claim: _claim,
+    ops.Accept: _accept,
+    ops.Read: _read,
+    ops.Fetch: _fetch,
+    ops.Recall: _recall,
+    **dict.fromkeys(_WRITES, _write),
+    ops.Complete: _complete,
+    ops.EvictUnknown: _evict_unknown,
+    ops.Reseal: _reseal,
+    ops.Register: _register,
+    ops.ReadRecipe: _read_recipe,
+    ops.Agree: _agree,
     **plans_maintenance.PLANS,
-    **plans_outbox.PLANS,
 }

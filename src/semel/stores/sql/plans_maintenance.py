@@ -1,4 +1,4 @@
-"""The statements of workers, maintenance, operators and the audit, without I/O."""
+"""The statements of workers, maintenance, operators, the audit and the outbox, without I/O."""
 
 from __future__ import annotations
 
@@ -6,62 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from semel.core.operations.audit import (
-    AuditEntries,
-    Belongings,
-    BrowseAudit,
-    Erase,
-    Exhibits,
-    ListBelongings,
-    ListUnlike,
-    Remark,
-    Remarked,
-    Reseal,
-    ResealEffect,
-)
-from semel.core.operations.maintenance import (
-    Abandon,
-    Browse,
-    Count,
-    CountDue,
-    Counted,
-    Due,
-    DueRecords,
-    Lead,
-    Leading,
-    Led,
-    Reap,
-    Retire,
-    Retired,
-    Scan,
-    Scanned,
-    Sweep,
-    Tended,
-    Waiting,
-    WhoLeads,
-    Work,
-)
-from semel.core.operations.outbox import EffectWritten
-from semel.core.operations.requests import StoreOperation, Written
-from semel.core.records import Identity, Micros, Record, State
+from semel.core import operations as ops
+from semel.core.operations.maintenance import Work
+from semel.core.records import Identity, State
 from semel.core.states import RecordEvent
-from semel.core.texts import indexed, shown
+from semel.core.texts import exact, indexed, shown
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.options import whole
-from semel.stores.sql.plan_steps import Plan, Statement, act_params, clock_of, names, write
-from semel.stores.sql.rows import (
-    Rows,
-    belonging,
-    cases,
-    census,
-    entry,
-    exhibit,
-    glimpse,
-    now_in,
-    states,
-    time_and_now,
-    waiting,
-)
+from semel.stores.sql import rows as read
+from semel.stores.sql.rows import Rows, now_in, time_and_now
+from semel.stores.sql.statements import Plan, Statement, act_params, clock_of, names
 
 DUTIES: Final[Mapping[Work, str]] = {
     Work.PENDING: "run",
@@ -76,77 +30,6 @@ LAPSED_TO: Final[Mapping[State, RecordEvent]] = {
 }
 """What happened to a swept record, by the state it has now."""
 
-UNSETTLED: Final = frozenset((State.PENDING, State.IN_PROGRESS, State.UNKNOWN))
-FIRST: Final = b""
-"""Before every identity."""
-
-
-def _due(op: Due) -> Plan[DueRecords]:
-    which: dict[str, object] = {"duty": DUTIES[op.work], "all": 1, "application": "", "names": "[]"}
-    if (known := op.known) is not None:
-        which |= {"all": 0, "application": known.application, "names": names(known.routes)}
-    # Asked first: what becomes due between the two statements is then listed or announced.
-    next_due, now = time_and_now((yield Statement("next_due", which)))
-    rows = yield Statement("due", {**which, "limit": op.limit})
-    found = cases(rows)
-    now = now_in(rows) if rows else now
-    return DueRecords(found, now, now if len(found) >= op.limit else next_due)
-
-
-def _count_due(op: CountDue) -> Plan[Waiting]:
-    rows = yield Statement("count_due", {"limit": op.limit})
-    return Waiting(waiting(rows), (yield from clock_of(rows)))
-
-
-def _browse(op: Browse) -> Plan[DueRecords]:
-    params = {
-        "names": names([state.value for state in op.states]),
-        "after": FIRST if op.after is None else op.after,
-        "limit": op.limit,
-        "dead": int(op.dead),
-    }
-    rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
-    return DueRecords(cases(rows), (yield from clock_of(rows)))
-
-
-def _scan(op: Scan) -> Plan[Scanned]:
-    params: dict[str, object] = {
-        "after": FIRST if op.after is None else op.after,
-        "limit": op.limit,
-    }
-    if {*op.states} <= UNSETTLED:
-        params["names"] = names([state.value for state in op.states])
-        rows = yield Statement("scan_unsettled", params)
-    else:
-        rows = yield Statement("scan", params)
-    page = [glimpse(row) for row in rows]
-    until = page[-1].identity if page and len(page) >= op.limit else None
-    found = tuple([each for each in page if each.state in op.states])
-    return Scanned(found, until, (yield from clock_of(rows)))
-
-
-def _count(op: Count) -> Plan[Counted]:
-    after = FIRST if op.after is None else op.after
-    rows = yield Statement("census", {"after": after, "limit": op.limit})
-    tenants, seen, last = census(rows)
-    until = last if seen >= op.limit else None
-    return Counted(tenants, until, (yield from clock_of(rows)))
-
-
-def _sweep(op: Sweep) -> Plan[Tended]:
-    put_off = yield Statement("put_off", {"limit": op.limit})
-    rows = yield Statement("sweep", {"limit": op.limit})
-    counts = Counter(LAPSED_TO[state].value for state in states(rows))
-    more = len(put_off) >= op.limit or len(rows) >= op.limit
-    return Tended(dict(counts), more, (yield from clock_of(rows)))
-
-
-def _abandon(op: Abandon) -> Plan[Tended]:
-    rows = yield Statement("abandon", {"limit": op.limit, "snapshot": op.snapshot})
-    counts = {RecordEvent.ABANDON.value: len(rows)} if rows else {}
-    return Tended(counts, len(rows) >= op.limit, (yield from clock_of(rows)))
-
-
 REAPED: Final = {
     "expire": RecordEvent.EXPIRE.value,
     "purge": RecordEvent.FORGET.value,
@@ -155,8 +38,103 @@ REAPED: Final = {
 }
 """What each statement of the reaper is counted as. What expires first may be forgotten at once."""
 
+UNSETTLED: Final = frozenset((State.PENDING, State.IN_PROGRESS, State.UNKNOWN))
+LAST: Final = 2**63 - 1
+"""After every entry of the audit."""
 
-def _reap(op: Reap) -> Plan[Tended]:
+# ── pages: what is due, and lists ─────────────────────────────────────────────────────────────────
+
+
+def _page(op: Any) -> dict[str, object]:
+    """Where a page begins, at the first identity if no other is named, and how long it is."""
+    return {"after": b"" if op.after is None else op.after, "limit": op.limit}
+
+
+def _until(rows: Rows, limit: int) -> Identity | None:
+    """How far a page looked; None: to the end."""
+    return Identity(rows[-1][0]) if rows and len(rows) >= limit else None
+
+
+def _due(op: ops.Due) -> Plan[ops.DueRecords]:
+    which: dict[str, object] = {"duty": DUTIES[op.work], "all": 1, "application": "", "names": "[]"}
+    if (known := op.known) is not None:
+        which |= {"all": 0, "application": known.application, "names": names(known.routes)}
+    # Asked first: what becomes due between the two statements is then listed or announced.
+    next_due, now = time_and_now((yield Statement("next_due", which)))
+    rows = yield Statement("due", {**which, "limit": op.limit})
+    found = read.cases(rows)
+    now = now_in(rows) if rows else now
+    return ops.DueRecords(found, now, now if len(found) >= op.limit else next_due)
+
+
+def _count_due(op: ops.CountDue) -> Plan[ops.Waiting]:
+    rows = yield Statement("count_due", {"limit": op.limit})
+    return ops.Waiting(read.waiting(rows), (yield from clock_of(rows)))
+
+
+def _browse(op: ops.Browse) -> Plan[ops.DueRecords]:
+    params = {**_page(op), "names": names([*op.states]), "dead": int(op.dead)}
+    rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
+    return ops.DueRecords(read.cases(rows), (yield from clock_of(rows)))
+
+
+def _scan(op: ops.Scan) -> Plan[ops.Scanned]:
+    if {*op.states} <= UNSETTLED:
+        rows = yield Statement("scan_unsettled", {**_page(op), "names": names([*op.states])})
+    else:
+        rows = yield Statement("scan", _page(op))
+    page = [read.glimpse(row) for row in rows]
+    found = tuple([each for each in page if each.state in op.states])
+    return ops.Scanned(found, _until(rows, op.limit), (yield from clock_of(rows)))
+
+
+def _count(op: ops.Count) -> Plan[ops.Counted]:
+    rows = yield Statement("census", _page(op))
+    tenants, seen, last = read.census(rows)
+    until = last if seen >= op.limit else None
+    return ops.Counted(tenants, until, (yield from clock_of(rows)))
+
+
+def _belongings(op: ops.ListBelongings) -> Plan[ops.Belongings]:
+    params = {**_page(op), "tenant": shown(op.tenant), "application": op.application}
+    rows = yield Statement("belongings", params)
+    found = tuple([read.belonging(row) for row in rows if row[3]])
+    return ops.Belongings(found, _until(rows, op.limit), (yield from clock_of(rows)))
+
+
+def _unlike(op: ops.ListUnlike) -> Plan[ops.Exhibits]:
+    rows = yield Statement("unlike", {**_page(op), "prefix": op.prefix, "size": len(op.prefix)})
+    kept = [row for row in rows if any(cell is not None for cell in row[3:6])]
+    found = tuple(map(read.exhibit, kept))
+    return ops.Exhibits(found, _until(rows, op.limit), (yield from clock_of(rows)))
+
+
+def _browse_audit(op: ops.BrowseAudit) -> Plan[ops.AuditEntries]:
+    before = LAST if op.before is None else whole(op.before)
+    if before is None or before > LAST:
+        raise ConfigurationError("this is no place in the audit of this store")
+    rows = yield Statement("browse_audit", {"before": before, "limit": op.limit})
+    return ops.AuditEntries(tuple(map(read.entry, rows)), (yield from clock_of(rows)))
+
+
+# ── maintenance ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _sweep(op: ops.Sweep) -> Plan[ops.Tended]:
+    put_off = yield Statement("put_off", {"limit": op.limit})
+    rows = yield Statement("sweep", {"limit": op.limit})
+    counts = Counter(LAPSED_TO[state].value for state in read.states(rows))
+    more = len(put_off) >= op.limit or len(rows) >= op.limit
+    return ops.Tended(dict(counts), more, (yield from clock_of(rows)))
+
+
+def _abandon(op: ops.Abandon) -> Plan[ops.Tended]:
+    rows = yield Statement("abandon", {"limit": op.limit, "snapshot": op.snapshot})
+    counts = {RecordEvent.ABANDON.value: len(rows)} if rows else {}
+    return ops.Tended(counts, len(rows) >= op.limit, (yield from clock_of(rows)))
+
+
+def _reap(op: ops.Reap) -> Plan[ops.Tended]:
     counts: dict[str, int] = {}
     more = False
     for name, counted_as in REAPED.items():
@@ -164,10 +142,10 @@ def _reap(op: Reap) -> Plan[Tended]:
         more = more or len(rows) >= op.limit
         if rows:
             counts[counted_as] = len(rows)
-    return Tended(counts, more, (yield from clock_of(())))
+    return ops.Tended(counts, more, (yield from clock_of(())))
 
 
-def _lead(op: Lead) -> Plan[Led]:
+def _lead(op: ops.Lead) -> Plan[ops.Led]:
     name = indexed(op.name)
     rows = yield Statement("lead", {"name": name, "fence": op.fence, "lease": op.lease})
     leading = bool(rows)
@@ -176,110 +154,151 @@ def _lead(op: Lead) -> Plan[Led]:
     until, now = time_and_now(rows)
     if until is None:
         raise StoreUnavailable("nobody leads, and yet nobody may", applied=False)
-    return Led(leading, until, now)
+    return ops.Led(leading, until, now)
 
 
-def _who_leads(op: WhoLeads) -> Plan[Leading]:
+def _who_leads(op: ops.WhoLeads) -> Plan[ops.Leading]:
     rows = yield Statement("read_leader", {"name": indexed(op.name)})
     if not rows:
-        return Leading(None, (yield from clock_of(())))
-    return Leading(*time_and_now(rows))
+        return ops.Leading(None, (yield from clock_of(())))
+    return ops.Leading(*time_and_now(rows))
 
 
-def _retire(op: Retire) -> Plan[Retired]:
+def _retire(op: ops.Retire) -> Plan[ops.Retired]:
     params = {
         "resource": shown(op.resource),
         "tenant": shown(op.tenant),
         "application": op.application,
     }
     rows = yield Statement("retire", params)
-    return Retired(len(rows), (yield from clock_of(rows)))
+    return ops.Retired(len(rows), (yield from clock_of(rows)))
 
 
-# ── audit, erasure and encryption ─────────────────────────────────────────────────────────────────
-
-LAST: Final = 2**63 - 1
-"""After every entry of the audit."""
-
-
-def _erased(op: Erase, record: Record | None, now: Micros) -> bool:
-    return record is not None and record.state is State.EXPIRED and record.fence == op.seen
-
-
-def _erase(op: Erase) -> Plan[Written]:
-    return write("erase", op, {"seen": op.seen, "nothing": b"", **act_params(op.act)}, _erased)
-
-
-def _belongings(op: ListBelongings) -> Plan[Belongings]:
-    params: dict[str, object] = {
-        "tenant": shown(op.tenant),
-        "application": op.application,
-        "after": FIRST if op.after is None else op.after,
-        "limit": op.limit,
-    }
-    rows = yield Statement("belongings", params)
-    found = tuple([belonging(row) for row in rows if row[3]])
-    return Belongings(found, _until(rows, op.limit), (yield from clock_of(rows)))
-
-
-def _unlike(op: ListUnlike) -> Plan[Exhibits]:
-    params: dict[str, object] = {
-        "prefix": op.prefix,
-        "size": len(op.prefix),
-        "after": FIRST if op.after is None else op.after,
-        "limit": op.limit,
-    }
-    rows = yield Statement("unlike", params)
-    found = tuple([exhibit(row) for row in rows if any(cell is not None for cell in row[3:6])])
-    return Exhibits(found, _until(rows, op.limit), (yield from clock_of(rows)))
-
-
-def _until(rows: Rows, limit: int) -> Identity | None:
-    """How far a page looked; None: to the end."""
-    return Identity(rows[-1][0]) if rows and len(rows) >= limit else None
-
-
-def _reseal(op: Reseal) -> Plan[Written]:
-    params = {"seen": op.seen, "old": op.old, "new": op.new}
-    # Never done already: a second try finds nothing left to exchange.
-    return write(f"reseal_{op.part}", op, params, lambda op, record, now: False)
-
-
-def _reseal_effect(op: ResealEffect) -> Plan[EffectWritten]:
-    rows = yield Statement("reseal_effect", {"key": op.key, "old": op.old, "new": op.new})
-    return EffectWritten(bool(rows), (yield from clock_of(rows)))
-
-
-def _remark(op: Remark) -> Plan[Remarked]:
+def _remark(op: ops.Remark) -> Plan[ops.Remarked]:
     params = {"verb": op.verb.value, "subject": shown(op.subject), **act_params(op.act)}
-    return Remarked(now_in((yield Statement("remark", params))))
+    return ops.Remarked(now_in((yield Statement("remark", params))))
 
 
-def _browse_audit(op: BrowseAudit) -> Plan[AuditEntries]:
-    before = LAST if op.before is None else whole(op.before)
-    if before is None or before > LAST:
-        raise ConfigurationError("this is no place in the audit of this store")
-    rows = yield Statement("browse_audit", {"before": before, "limit": op.limit})
-    return AuditEntries(tuple([entry(row) for row in rows]), (yield from clock_of(rows)))
+# ── the outbox, and providers' events ─────────────────────────────────────────────────────────────
 
 
-PLANS: Final[dict[type[StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
-    Due: _due,
-    CountDue: _count_due,
-    Browse: _browse,
-    Scan: _scan,
-    Count: _count,
-    Sweep: _sweep,
-    Abandon: _abandon,
-    Reap: _reap,
-    Lead: _lead,
-    WhoLeads: _who_leads,
-    Retire: _retire,
-    Erase: _erase,
-    ListBelongings: _belongings,
-    ListUnlike: _unlike,
-    Reseal: _reseal,
-    ResealEffect: _reseal_effect,
-    Remark: _remark,
-    BrowseAudit: _browse_audit,
+def _set(name: str, params: Mapping[str, object]) -> Plan[ops.EffectWritten]:
+    """A write whose rows say whether it did something."""
+    rows = yield Statement(name, params)
+    return ops.EffectWritten(bool(rows), (yield from clock_of(rows)))
+
+
+def _enqueue(op: ops.Enqueue) -> Plan[ops.EffectWritten]:
+    params = {
+        "key": indexed(op.key),
+        "identity": op.identity,
+        "name": exact(op.name),
+        "payload": op.payload,
+        "order_key": None if op.order is None else indexed(op.order),
+        "delay": op.delay,
+        "application": indexed(op.application),
+    }
+    return _set("enqueue", params)
+
+
+def _renew_effects(op: ops.RenewEffects) -> Plan[ops.EffectWritten]:
+    return _set("renew_effects", {"fence": op.fence, "lease": op.lease})
+
+
+def _reseal_effect(op: ops.ResealEffect) -> Plan[ops.EffectWritten]:
+    return _set("reseal_effect", {"key": op.key, "old": op.old, "new": op.new})
+
+
+def _take_effects(op: ops.TakeEffects) -> Plan[ops.Effects]:
+    wanted = {"names": names(op.names), "application": op.application}
+    params = {**wanted, "limit": op.limit, "fence": op.fence, "lease": op.lease}
+    # Asked first: what becomes due between the two statements is then taken or announced.
+    next_due, now = time_and_now((yield Statement("next_effect", wanted)))
+    rows = yield Statement("take_effects", params)
+    taken = tuple([read.effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
+    now = now_in(rows) if rows else now
+    return ops.Effects(taken, now, now if len(taken) >= op.limit else next_due)
+
+
+def _mark_delivered(op: ops.MarkDelivered) -> Plan[ops.EffectWritten]:
+    provider_id = None if op.provider_id is None else shown(op.provider_id)
+    params = {"fence": op.fence, "provider_id": provider_id, "retention": op.retention}
+    rows = yield Statement("deliver", {**params, "key": op.key})
+    if rows:
+        return ops.EffectWritten(True, now_in(rows))
+    state, fence, _, now = yield from _state_of(op.key)
+    return ops.EffectWritten(state == ops.Shelf.DELIVERED and fence == op.fence, now)
+
+
+def _mark_failed(op: ops.MarkFailed) -> Plan[ops.EffectWritten]:
+    params = {"fence": op.fence, "error": shown(op.error), "again_in": op.again_in}
+    rows = yield Statement("fail", {**params, "key": op.key})
+    if rows:
+        return ops.EffectWritten(True, now_in(rows))
+    state, fence, leased_until, now = yield from _state_of(op.key)
+    failed = state in (ops.Shelf.WAITING, ops.Shelf.DEAD) and leased_until is None
+    return ops.EffectWritten(failed and fence == op.fence, now)
+
+
+def _requeue(op: ops.Requeue) -> Plan[ops.EffectWritten]:
+    name, wanted = ("drop_effect", None) if op.drop else ("requeue_effect", ops.Shelf.WAITING)
+    rows = yield Statement(name, {**act_params(op.act), "key": op.key})
+    if rows:
+        return ops.EffectWritten(True, now_in(rows))
+    state, _, _, now = yield from _state_of(op.key)
+    return ops.EffectWritten(state == wanted, now)
+
+
+def _state_of(key: str) -> Plan[read.EffectState]:
+    """Of an effect that a write did not change: an earlier try did it, or another has it."""
+    return read.effect_state((yield Statement("read_effect", {"key": key})))
+
+
+def _browse_effects(op: ops.BrowseEffects) -> Plan[ops.Effects]:
+    after = "" if op.after is None else op.after
+    params = {"shelf": op.shelf.value, "after": after, "limit": op.limit}
+    rows = yield Statement("browse_effects", params)
+    return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
+
+
+def _find_effect(op: ops.FindEffect) -> Plan[ops.Effects]:
+    rows = yield Statement("find_effect", {"key": op.key})
+    return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
+
+
+def _note_event(op: ops.NoteEvent) -> Plan[ops.Noted]:
+    which = {"source": indexed(op.source), "event": indexed(op.event)}
+    if op.keep is None:
+        count, now = time_and_now((yield Statement("read_event", which)))
+        return ops.Noted(bool(count), now)
+    rows = yield Statement("note", {**which, "keep": op.keep})
+    return ops.Noted(not rows, (yield from clock_of(rows)))
+
+
+PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = {
+    ops.Due: _due,
+    ops.CountDue: _count_due,
+    ops.Browse: _browse,
+    ops.Scan: _scan,
+    ops.Count: _count,
+    ops.ListBelongings: _belongings,
+    ops.ListUnlike: _unlike,
+    ops.BrowseAudit: _browse_audit,
+    ops.Sweep: _sweep,
+    ops.Abandon: _abandon,
+    ops.Reap: _reap,
+    ops.Lead: _lead,
+    ops.WhoLeads: _who_leads,
+    ops.Retire: _retire,
+    ops.Remark: _remark,
+    ops.Enqueue: _enqueue,
+    ops.RenewEffects: _renew_effects,
+    ops.ResealEffect: _reseal_effect,
+    ops.TakeEffects: _take_effects,
+    ops.MarkDelivered: _mark_delivered,
+    ops.MarkFailed: _mark_failed,
+    ops.Requeue: _requeue,
+    ops.BrowseEffects: _browse_effects,
+    ops.FindEffect: _find_effect,
+    ops.NoteEvent: _note_event,
 }

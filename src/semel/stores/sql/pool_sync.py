@@ -12,13 +12,9 @@ from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.sql.plans import Rows, Statement
-from semel.stores.sql.statement_retry import (
-    StatementFault,
-    ToStoreError,
-    drive,
-    retried_statements,
-)
+from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, drive, retried
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -47,7 +43,7 @@ class ConnectionPool(Generic[L]):
     def _run(self, conn: L, statement: Statement, deadline: float) -> Rows:
         raise NotImplementedError
 
-    def _alive(self, conn: L) -> bool:
+    def _alive(self, conn: L, deadline: float) -> bool:
         raise NotImplementedError
 
     def _open(self, deadline: float) -> L:
@@ -55,7 +51,7 @@ class ConnectionPool(Generic[L]):
 
     def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = retried_statements(op, self._store_error, doubt=doubt)
+        steps = retried(plan(op), self._store_error, doubt=doubt)
         return drive(steps, lambda statement: self.execute(statement, deadline))
 
     def close(self) -> None:
@@ -64,19 +60,7 @@ class ConnectionPool(Generic[L]):
         self._drop_idle()
 
     def execute(self, statement: Statement, deadline: float) -> Rows:
-        if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
-            raise self._no_slot()
-        try:
-            return self._work(self._take() or self._open(deadline), statement, deadline)
-        finally:
-            self._slots.release()
-
-    def _no_slot(self) -> StatementFault:
-        said = f"no connection came free within the time limit (pool_size={self._size})"
-        return StatementFault(said)
-
-    def _work(self, conn: L, statement: Statement, deadline: float) -> Rows:
-        broken = True
+        conn, broken = self._borrow(deadline), True
         try:
             rows = self._run(conn, statement, deadline)
             broken = False
@@ -87,17 +71,28 @@ class ConnectionPool(Generic[L]):
                 self._drop_idle()
             raise
         finally:
-            if broken or self._closed:
-                conn.close()
-            else:
-                self._idle.append(conn)
+            try:
+                if broken or self._closed:
+                    conn.close()
+                else:
+                    self._idle.append(conn)
+            finally:
+                self._slots.release()
 
-    def _take(self) -> L | None:
-        while conn := self._pop():
-            if self._alive(conn):
-                return conn
-            conn.close()
-        return None
+    def _borrow(self, deadline: float) -> L:
+        """A connection, with one of the slots."""
+        if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
+            said = f"no connection came free within the time limit (pool_size={self._size})"
+            raise StatementFault(said)
+        try:
+            while conn := self._pop():
+                if self._alive(conn, deadline):
+                    return conn
+                conn.close()
+            return self._open(deadline)
+        except BaseException:
+            self._slots.release()
+            raise
 
     def _drop_idle(self) -> None:
         while conn := self._pop():

@@ -25,7 +25,9 @@ from semel.stores.next_due import due_at, next_look
 
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
+EffectState: TypeAlias = tuple[str | None, Fence | None, Micros | None, Micros]
 
+CASE_COLUMNS, GLIMPSE_COLUMNS, EFFECT_COLUMNS = 24, 17, 15
 _STATES = {state.value: state for state in State}
 _ON_LAPSE = {choice.value: choice for choice in OnLapse}
 _COMPLETED = State.COMPLETED
@@ -44,9 +46,8 @@ def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
 
 def census(rows: Rows) -> tuple[dict[str, int], int, Identity | None]:
     """Keys by tenant, how many records were looked at, and the last of them."""
-    counts = {
-        _text(tenant, "tenant"): _count(alive, "count") for tenant, alive, *_ in rows if alive
-    }
+    alive = [row for row in rows if row[1]]
+    counts = {_text(row[0], "tenant"): _count(row[1], "count") for row in alive}
     last = Identity(_bytes(rows[0][3], 32, "identity")) if rows else None
     return counts, sum(_count(row[2], "count") for row in rows), last
 
@@ -96,17 +97,11 @@ def record(row: Row) -> Record:
 
 def case(row: Row) -> Case:
     """A case from the columns of ``recall``."""
-    if len(row) != CASE_COLUMNS:
-        raise StoreCorrupt(f"the store answered {len(row)} columns for a case")
+    _require_columns(row, CASE_COLUMNS, "a case")
     found = record(row)
     return Case(
         record=found,
-        origin=Origin(
-            _text(row[13], "tenant"),
-            _text(row[14], "method"),
-            _text(row[15], "path"),
-            _text(row[16], "key"),
-        ),
+        origin=_origin(row[13:17]),
         request=None if row[17] is None else _bytes(row[17], None, "request"),
         journal=None if row[18] is None else _bytes(row[18], None, "journal"),
         resource=None if row[19] is None else _text(row[19], "resource"),
@@ -116,17 +111,13 @@ def case(row: Row) -> Case:
     )
 
 
-CASE_COLUMNS = 24
-
-
 def cases(rows: Rows) -> tuple[Case, ...]:
     return tuple([case(row) for row in rows])
 
 
 def glimpse(row: Row) -> Glimpse:
     """A glimpse from the columns of ``scan``."""
-    if len(row) != GLIMPSE_COLUMNS:
-        raise StoreCorrupt(f"the store answered {len(row)} columns for a glimpse")
+    _require_columns(row, GLIMPSE_COLUMNS, "a glimpse")
     state = _state(row[1])
     leased_until, expires_at, forget_at, chosen = (
         None if row[place] is None else _time(row[place], "time") for place in (8, 9, 10, 11)
@@ -135,12 +126,7 @@ def glimpse(row: Row) -> Glimpse:
         identity=Identity(_bytes(row[0], 32, "identity")),
         state=state,
         on_lapse=_on_lapse(row[2]),
-        origin=Origin(
-            _text(row[3], "tenant"),
-            _text(row[4], "method"),
-            _text(row[5], "path"),
-            _text(row[6], "key"),
-        ),
+        origin=_origin(row[3:7]),
         created_at=_time(row[7], "created_at"),
         leased_until=leased_until,
         expires_at=expires_at,
@@ -153,9 +139,6 @@ def glimpse(row: Row) -> Glimpse:
     )
 
 
-GLIMPSE_COLUMNS = 17
-
-
 def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
     """The one row of ``recall``; no case when its identity is NULL."""
     row = _only(rows, CASE_COLUMNS)
@@ -164,8 +147,7 @@ def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
 
 def effect(row: Row) -> Effect:
     """An effect from the columns of ``browse_effects``."""
-    if len(row) != EFFECT_COLUMNS:
-        raise StoreCorrupt(f"the store answered {len(row)} columns for an effect")
+    _require_columns(row, EFFECT_COLUMNS, "an effect")
     return Effect(
         key=_text(row[0], "key"),
         identity=None if row[1] is None else Identity(_bytes(row[1], 32, "identity")),
@@ -184,10 +166,7 @@ def effect(row: Row) -> Effect:
     )
 
 
-EFFECT_COLUMNS = 15
-
-
-def effect_state(rows: Rows) -> tuple[str | None, Fence | None, Micros | None, Micros]:
+def effect_state(rows: Rows) -> EffectState:
     """state, fence, leased_until and now; no state when there is no such effect."""
     state, fence, leased_until, now = _only(rows, 4)
     return (
@@ -297,6 +276,18 @@ def _only(rows: Rows, columns: int) -> Row:
     return rows[0]
 
 
+def _require_columns(row: Row, count: int, what: str) -> None:
+    if len(row) != count:
+        raise StoreCorrupt(f"the store answered {len(row)} columns for {what}")
+
+
+def _origin(texts: Row) -> Origin:
+    tenant, method, path, key = texts
+    return Origin(
+        _text(tenant, "tenant"), _text(method, "method"), _text(path, "path"), _text(key, "key")
+    )
+
+
 def _check(found: Record) -> None:
     """What no sequence of operations leads to; acting on it could free a key, or never free it."""
     if found.state in _AWAITED and found.leased_until is None:
@@ -308,17 +299,15 @@ def _check(found: Record) -> None:
 
 
 def _state(value: object) -> State:
-    state = _STATES.get(value) if isinstance(value, str) else None
-    if state is None:
-        raise StoreCorrupt("a record has a state that does not exist")
-    return state
+    if isinstance(value, str) and value in _STATES:
+        return _STATES[value]
+    raise StoreCorrupt("a record has a state that does not exist")
 
 
 def _on_lapse(value: object) -> OnLapse:
-    choice = _ON_LAPSE.get(value) if isinstance(value, str) else None
-    if choice is None:
-        raise StoreCorrupt("a record has an on_lapse that does not exist")
-    return choice
+    if isinstance(value, str) and value in _ON_LAPSE:
+        return _ON_LAPSE[value]
+    raise StoreCorrupt("a record has an on_lapse that does not exist")
 
 
 def _bytes(value: object, length: int | None, column: str) -> bytes:

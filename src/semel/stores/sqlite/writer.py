@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from semel.core.records import Identity, Micros, Record
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
-from semel.stores.sql.plan_steps import Plan
+from semel.stores.sql.plans import Plan
 from semel.stores.sql.rows import record
 from semel.stores.sqlite.batching import Mailbox, WriterJob, run_batch
 from semel.stores.sqlite.connection import (

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, cast
+
+from semel.stores.sql.batching import ColumnWriter, batch_kinds
 
 BIG: Final = 1024
 """From here on base64, which is a third longer than the bytes; hexadecimal is twice as long."""
@@ -62,3 +64,32 @@ def literal(value: object) -> str:
             return text if len(items) == 1 else f"({text})"
         case _:
             raise TypeError(f"no value of a statement: {type(value).__name__}")
+
+
+# ── columns of a batch: lists of literals, one for each operation ─────────────────────────────────
+
+
+def data(values: Sequence[bytes | None]) -> Literals:
+    """A list of literals, each as `literal` has it; so are the two below."""
+    texts = [
+        f"x'{each.hex()}'" if each is not None and len(each) <= BIG else literal(each)
+        for each in values
+    ]
+    return Literals(", ".join(texts))
+
+
+def text(values: Sequence[str | None]) -> Literals:
+    texts = ["NULL" if each is None else f"_utf8mb4 x'{each.encode().hex()}'" for each in values]
+    return Literals(", ".join(texts))
+
+
+def number(values: Sequence[int | None]) -> Literals:
+    return Literals(", ".join(["NULL" if each is None else str(int(each)) for each in values]))
+
+
+def leases(values: Sequence[int | None]) -> Literals:
+    """A JSON array, which gives the rows of claims their numbers."""
+    return Literals(f"'[{number(values)}]'")
+
+
+KINDS: Final = batch_kinds(ColumnWriter(data, text, number, leases))

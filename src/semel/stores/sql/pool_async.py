@@ -1,0 +1,178 @@
+"""The pool of one event loop, for any database server: who has a connection, and who gets it next.
+
+A statement is read to its end, or to its deadline, whether or not anybody still awaits it: a
+cancelled caller leaves at once, and a cancellation never waits for the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from semel.core.operations.requests import StoreOperation
+from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, adrive, retried
+
+R = TypeVar("R")
+
+
+class RestingConnection(Protocol):
+    """A connection that can be idle. If the server hangs up meanwhile, it calls ``on_lost``, or is
+    ``lost`` when it is asked."""
+
+    @property
+    def lost(self) -> bool: ...
+
+    def rest(self, on_lost: Callable[[Self, Exception | None], None] | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+L = TypeVar("L", bound=RestingConnection)
+
+
+class AsyncConnectionPool(Generic[L]):
+    """At most ``size`` connections; the one used last is used next.
+
+    A caller that finds none waits for one, or for None: the right to open one. A server's own pool
+    says how a connection is opened and used.
+    """
+
+    def __init__(self, size: int, timeout: float, store_error: ToStoreError) -> None:
+        self._size = size
+        self._timeout = timeout
+        self._store_error = store_error
+        self.loop = asyncio.get_running_loop()
+        self._idle: list[L] = []
+        self._waiters: deque[asyncio.Future[L | None]] = deque()
+        self._opening: set[asyncio.Task[L]] = set()
+        self._taken = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    async def _connect_in_time(self, deadline: float) -> L:
+        raise NotImplementedError
+
+    def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
+        """Send it, or let it wait for a connection; it goes on when nobody awaits it."""
+        raise NotImplementedError
+
+    async def execute(self, statement: Statement, deadline: float) -> Rows:
+        raise NotImplementedError
+
+    async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
+        """One operation by itself."""
+        steps = retried(plan(op), self._store_error, doubt=doubt)
+        return await adrive(steps, lambda statement: self.execute(statement, deadline))
+
+    async def aclose(self) -> None:
+        """Close idle connections now, and those in use when they come back: by their deadline."""
+        self._drained = self.loop.create_future()
+        self.abandon()
+        if self._taken:
+            await asyncio.wait([self._drained], timeout=self._timeout)
+
+    def abandon(self) -> None:
+        """Close what is idle, without the loop, which may be closed already."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _take(self, deadline: float) -> L:
+        if deadline <= monotonic():
+            raise StatementFault("no time was left")
+        while self._idle:
+            idle = self._idle.pop()
+            if not idle.lost:
+                self._taken += 1
+                return idle
+            idle.close()
+        if self._taken < self._size:
+            self._taken += 1
+            conn = None
+        else:
+            conn = await self._wait_for_connection(deadline)
+        return conn or await self._open(deadline)
+
+    async def _wait_for_connection(self, deadline: float) -> L | None:
+        waiter: asyncio.Future[L | None] = self.loop.create_future()
+        timer = self.loop.call_later(max(0.0, deadline - monotonic()), self._time_out, waiter)
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            # It may have been given one and cancelled in the same turn of the loop.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._pass_on(waiter.result())
+            raise
+        finally:
+            timer.cancel()
+
+    def _time_out(self, waiter: asyncio.Future[L | None]) -> None:
+        if not waiter.done():
+            said = f"no connection came free within the time limit (pool_size={self._size})"
+            waiter.set_exception(StatementFault(said))
+
+    def _put(self, conn: L, error: BaseException | None) -> None:
+        """Take back a connection after its statement. If it is lost, the idle ones probably are."""
+        if isinstance(error, StatementFault) and error.contagious:
+            self.abandon()
+        if self._drained is None and (error is None or usable_after(error)):
+            self._pass_on(conn)
+        else:
+            conn.close()
+            self._pass_on(None)
+
+    def _pass_on(self, conn: L | None) -> None:
+        """Give a connection, or the right to open one, to the next who waits; else keep it."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                if conn is not None:
+                    conn.rest(None)  # its next user will notice
+                waiter.set_result(conn)
+                return
+        self._taken -= 1
+        if conn is not None:
+            conn.rest(self._lost)
+            self._idle.append(conn)
+        elif self._drained is not None and not self._taken and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _lost(self, conn: L, error: Exception | None) -> None:
+        """The server hung up on an idle connection."""
+        self._idle.remove(conn)
+        conn.close()
+
+    async def _open(self, deadline: float) -> L:
+        """In a task: a connection that is half made for a cancelled caller serves the next."""
+        opening = self.loop.create_task(self._connect_in_time(deadline))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self._opening.add(opening)  # the loop itself holds its tasks only weakly
+            opening.add_done_callback(self._opened_after_cancel)
+            raise
+        except BaseException:
+            self._pass_on(None)
+            raise
+
+    def _opened_after_cancel(self, opening: asyncio.Task[L]) -> None:
+        self._opening.discard(opening)
+        if opening.cancelled() or opening.exception() is not None:
+            self._pass_on(None)
+        else:
+            self._put(opening.result(), None)
+
+
+def usable_after(error: BaseException) -> bool:
+    """Whether a connection can be used again."""
+    return isinstance(error, StatementFault) and not error.broken
+
+
+def heard(answer: asyncio.Future[Any]) -> None:
+    """Retrieve the error, which has closed the connection; nobody else needs it."""
+    if not answer.cancelled():
+        answer.exception()
