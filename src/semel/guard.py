@@ -67,7 +67,7 @@ class Guard:
     What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
     and answers, ``limits`` bound what one tenant may ask for.
 
-    Answers repeated from memory: ``replay_cache``, ``replay_bodies``, ``replay_shared``.
+    Answers repeated from memory: ``replay_cache``, ``replay_bodies``.
 
     The process: ``status`` is the path of accepted requests, ``max_waiters`` and ``drain`` bound
     who waits, ``maintenance`` is the time between two rounds (None: workers alone look after the
@@ -94,7 +94,6 @@ class Guard:
         # Answers repeated from memory
         replay_cache: timedelta | None = None,
         replay_bodies: int = 0,
-        replay_shared: str | None = None,
         # The process
         status: str = "/semel/status",
         max_waiters: int = 8,
@@ -107,7 +106,7 @@ class Guard:
         self.tenant = tenant
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
-        opened = with_body_cache(_backend(store, migrate), replay_bodies, replay_shared)
+        opened = with_body_cache(_backend(store, migrate), replay_bodies)
         self.backend = opened
         if encryption is not None:
             from semel.stores.encrypted import sealed

@@ -38,13 +38,11 @@ from semel.core.stored import sealed as sealing
 from semel.core.stored.sealed import Unopened
 from semel.core.stored.snapshot import LARGE, Snapshot
 from semel.errors import ConfigurationError, EncryptionKeyMissing, StoreCorrupt
-from semel.stores.body_cache import GetBody, PutBody, with_body_cache
+from semel.stores.body_cache import with_body_cache
 from semel.stores.encrypted import _DOWN, EncryptedBackend, sealed
 from semel.stores.encryption import Encryption
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.body_cache import RedisBodies
 from semel.stores.sqlite import SqliteBackend
-from tests.servers import ValkeyServer
 from tests.stores import contract, contract_outbox, contract_work
 from tests.stores.contract import (
     PATIENCE,
@@ -385,39 +383,13 @@ def test_accepted_requests_carry_no_plain_bytes() -> None:
     assert Complete in _DOWN
 
 
-# ── caches beside it ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
-    valkey: ValkeyServer,
-) -> None:
-    """Its head is right, its checksum too: only the seal tells."""
-    store = MemoryBackend()
-    shared = f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=120"
-    nodes = [sealed(with_body_cache(store, 1_000_000, shared), encryption()) for _ in range(2)]
-    one, two = (node.blocking().perform for node in nodes)
-    identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
-    one(claim(identity, fence))
-    one(complete(identity, fence, large))
-    found = one(Read(identity))
-    assert isinstance(found, Found)
-    fetch = Fetch(identity, fence, found.record.snapshot or b"")
-    assert one(fetch) == Fetched(large)
-    cache = RedisBodies(shared)
-    forged = bytearray(cache.blocking.perform(GetBody(identity, fence)) or b"")
-    forged[-1] ^= 1
-    cache.blocking.perform(PutBody(identity, fence, bytes(forged), 60))
-    assert [two(fetch), two(fetch)] == [Fetched(large)] * 2
-    assert cache.blocking.perform(GetBody(identity, fence)) != bytes(forged), "it was set right"
-    cache.close()
-    for node in nodes:
-        node.close()
+# ── a cache beside it ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_after_a_rotation_a_cached_body_under_a_key_that_is_gone_is_fetched_anew() -> None:
     """Ids that are long leave nothing else in a head, so that it does not tell them apart."""
     store, old, new = MemoryBackend(), "2026-" + "k" * 58 + "a", "2026-" + "k" * 58 + "b"
-    near = with_body_cache(store, 1_000_000, None)
+    near = with_body_cache(store, 1_000_000)
     before = sealed(near, Encryption({old: OLD}, old)).blocking().perform
     identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
     before(claim(identity, fence))

@@ -17,7 +17,6 @@
     pool_sync          connections for threads
     pool_async         connections for event loops
     errors             what can go wrong, and what it means
-    body_cache         a cache of bodies beside another store
 
 The theory, from a key to an answer:
 

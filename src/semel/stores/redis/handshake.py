@@ -94,10 +94,9 @@ def examine(settings: RedisSettings, info: Facts, config: Facts | None) -> Itera
         text = "READONLY this is a replica"
         raise RedisFault(text, Remedy.RECONNECT, broken=True, code="READONLY")
     yield from _version_and_mode(settings, info)
-    if not settings.cache:
-        yield from _eviction(settings, info if config is None else info | config)
-        yield from _persistence(settings, info, config)
-        yield from _replication(settings, info)
+    yield from _eviction(settings, info if config is None else info | config)
+    yield from _persistence(settings, info, config)
+    yield from _replication(settings, info)
 
 
 def _version_and_mode(settings: RedisSettings, info: Facts) -> Iterator[Finding]:

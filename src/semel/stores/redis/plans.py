@@ -7,7 +7,6 @@ An operation that a request awaits is one call, a `SingleCall`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from semel.core.operations import outbox
@@ -58,7 +57,6 @@ from semel.core.records import Identity, Micros
 from semel.core.terms import TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
-from semel.stores.body_cache import GetBody, PutBody
 from semel.stores.redis import replies
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
 from semel.stores.redis.replies import Answer
@@ -353,28 +351,6 @@ def no_outbox(op: StoreOperation[Any], keys: Keys) -> Plan[Any]:
     )
 
 
-# ── the cache of bodies ───────────────────────────────────────────────────────────────────────────
-
-_CHECKSUM: Final = 16
-
-
-def _get_body(op: GetBody, keys: Keys) -> Plan[bytes | None]:
-    name = keys.body(op.identity, op.fence)
-    (found,) = yield (RedisCall(bucket_of(op.identity), (b"GET", name)),)
-    if type(found) is not bytes or _checksum(found[_CHECKSUM:]) != found[:_CHECKSUM]:
-        return None
-    return found[_CHECKSUM:]
-
-
-def _put_body(op: PutBody, keys: Keys) -> Plan[None]:
-    name, kept = keys.body(op.identity, op.fence), _checksum(op.body) + op.body
-    yield (RedisCall(bucket_of(op.identity), (b"SET", name, kept, b"EX", op.seconds)),)
-
-
-def _checksum(body: bytes) -> bytes:
-    return sha256(body).digest()[:_CHECKSUM]
-
-
 NAMED_PLANS: Final[Plans] = {
     Accept: _accept,
     Fetch: _fetch,
@@ -399,6 +375,3 @@ NAMED_PLANS: Final[Plans] = {
         no_outbox,
     ),
 }
-
-BODY_PLANS: Final[Plans] = {GetBody: _get_body, PutBody: _put_body}
-"""For a Redis that only caches bodies beside another store (`body_cache`)."""
