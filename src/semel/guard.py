@@ -106,12 +106,11 @@ class Guard:
         self.tenant = tenant
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
-        opened = with_body_cache(_backend(store, migrate), replay_bodies)
-        self.backend = opened
+        self.backend = with_body_cache(_backend(store, migrate), replay_bodies)
         if encryption is not None:
-            from semel.stores.encrypted import sealed
+            from semel.stores.encryption import EncryptedBackend
 
-            self.backend = sealed(opened, encryption)
+            self.backend = EncryptedBackend(self.backend, encryption)
         self._secrets = tuple(
             (key_id, secret.encode() if isinstance(secret, str) else secret)
             for key_id, secret in (secrets or {}).items()

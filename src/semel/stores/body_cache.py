@@ -14,8 +14,7 @@ from semel.core.operations.requests import Fetch, Fetched, NoRecord, StoreOperat
 from semel.core.records import Fence, Identity
 from semel.core.stored.snapshot import begins
 from semel.errors import ConfigurationError
-from semel.stores.base import AsyncStore, Backend, Store
-from semel.stores.wrapper import BackendWrapper
+from semel.stores.base import AsyncStore, Backend, BackendWrapper, Store
 
 R = TypeVar("R")
 
