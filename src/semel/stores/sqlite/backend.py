@@ -97,7 +97,7 @@ class SqliteBackend:
 
     def on(self, connection: sqlite3.Connection) -> Store:
         """A store inside the caller's own transaction: durable when the caller commits."""
-        return _JoinedStore(connection, self._clock)
+        return SqliteJoinedStore(connection, self._clock)
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the file; None when the key is, or may be, in another one.
@@ -329,7 +329,7 @@ class _LoopJob(WriterJob):
     sent_at: float
 
 
-class _JoinedStore:
+class SqliteJoinedStore:
     """A store inside the caller's transaction; it never batches."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
