@@ -47,7 +47,6 @@ class Settings:
     limits: Limits | None = None
     replay_cache: timedelta | None = None
     replay_bodies: int = 0
-    replay_shared: str | None = field(default=None, repr=False)
     status: str = "/semel/status"
     max_waiters: int = 8
     drain: timedelta = timedelta(seconds=30)
@@ -103,7 +102,6 @@ _SCALARS: Final[dict[str, Reader]] = {
     "maintenance": _interval,
     "replay_cache": _interval,
     "replay_bodies": _count,
-    "replay_shared": _text,
     "encryption": lambda where, given: _key_list(where, given),
     "breaker": _interval,
 }

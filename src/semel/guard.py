@@ -70,7 +70,7 @@ class Guard:
     What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
     and answers, ``limits`` bound what one tenant may ask for.
 
-    Answers repeated from memory: ``replay_cache``, ``replay_bodies``, ``replay_shared``.
+    Answers repeated from memory: ``replay_cache``, ``replay_bodies``.
 
     The process: ``status`` is the path of accepted requests, ``max_waiters`` and ``drain`` bound
     who waits, ``maintenance`` is the time between two rounds (None: workers alone look after the
@@ -98,7 +98,6 @@ class Guard:
         # Answers repeated from memory
         replay_cache: timedelta | None = None,
         replay_bodies: int = 0,
-        replay_shared: str | None = None,
         # The process
         status: str = "/semel/status",
         max_waiters: int = 8,
@@ -111,12 +110,11 @@ class Guard:
         self.tenant = tenant
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
-        opened = with_body_cache(_backend(store, migrate), replay_bodies, replay_shared)
-        self.backend = opened
+        self.backend = with_body_cache(_backend(store, migrate), replay_bodies)
         if encryption is not None:
-            from semel.stores.encrypted import sealed
+            from semel.stores.encryption import EncryptedBackend
 
-            self.backend = sealed(opened, encryption)
+            self.backend = EncryptedBackend(self.backend, encryption)
         self._secrets = tuple(
             (key_id, secret.encode() if isinstance(secret, str) else secret)
             for key_id, secret in (secrets or {}).items()

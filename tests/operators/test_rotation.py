@@ -26,8 +26,7 @@ from semel.core.records import State
 from semel.errors import ConfigurationError
 from semel.operators import rotation
 from semel.operators.rotation import Rotation
-from semel.stores.encrypted import EncryptedBackend
-from semel.stores.encryption import Encryption
+from semel.stores.encryption import EncryptedBackend, Encryption
 from tests.servers import PostgresServer, ValkeyServer
 from tests.stores.contract import claim, new_fence, new_identity
 from tests.waiting import PATIENCE, patient

@@ -38,13 +38,10 @@ from semel.core.stored import sealed as sealing
 from semel.core.stored.sealed import Unopened
 from semel.core.stored.snapshot import LARGE, Snapshot
 from semel.errors import ConfigurationError, EncryptionKeyMissing, StoreCorrupt
-from semel.stores.body_cache import GetBody, PutBody, with_body_cache
-from semel.stores.encrypted import _DOWN, EncryptedBackend, sealed
-from semel.stores.encryption import Encryption
+from semel.stores.body_cache import with_body_cache
+from semel.stores.encryption import CARRIERS, EncryptedBackend, Encryption
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.backend import RedisBodies
 from semel.stores.sqlite import SqliteBackend
-from tests.servers import ValkeyServer
 from tests.stores import contract, contract_outbox, contract_work
 from tests.stores.contract import (
     PATIENCE,
@@ -74,7 +71,7 @@ def harnesses(kind: str, colour: str, folder: Path) -> Iterator[Harness]:
     inner: Any = MemoryBackend(clock=clock)
     if kind == "sqlite":
         inner = SqliteBackend(f"sqlite:///{folder}/records.db", timeout=120, clock=clock)
-    harness = Harness(sealed(inner, encryption()), clock.travel, 0, colour)
+    harness = Harness(EncryptedBackend(inner, encryption()), clock.travel, 0, colour)
     try:
         yield harness
     finally:
@@ -159,7 +156,7 @@ def test_every_operation_that_carries_bytes_to_keep_is_sealed() -> None:
         for name in getattr(item, "__match_args__", ())
         if name not in proofs and "bytes" in str(item.__annotations__[name])
     }
-    assert carrying == set(_DOWN)
+    assert carrying == set(CARRIERS)
 
 
 def test_a_large_answer_is_fetched_and_opened(harness: Harness) -> None:
@@ -264,14 +261,14 @@ def test_a_plain_value_is_refused_unless_it_is_accepted(quick: Harness) -> None:
     to = held(quick)
     with pytest.raises(StoreCorrupt, match="is not encrypted, and plain values are not accepted"):
         snapshot.decode(put(quick, to, ANSWER))
-    lenient = sealed(quick.backend.inner, encryption(accept_plain=True))  # type: ignore[attr-defined]
+    lenient = EncryptedBackend(quick.backend.inner, encryption(accept_plain=True))  # type: ignore[attr-defined]
     case = recalled(lenient.blocking(), to[0])
     assert snapshot.decode(case.record.snapshot or b"").status == 201
 
 
 def test_a_key_that_is_not_given_is_named(quick: Harness) -> None:
     identity, _, blob = held(quick)
-    other = sealed(quick.backend.inner, Encryption({"old": OLD}, "old"))  # type: ignore[attr-defined]
+    other = EncryptedBackend(quick.backend.inner, Encryption({"old": OLD}, "old"))  # type: ignore[attr-defined]
     with pytest.raises(
         EncryptionKeyMissing, match="a stored response is encrypted with the key 'new'"
     ):
@@ -374,7 +371,7 @@ def test_a_guard_takes_nothing_else_for_encryption() -> None:
 
 def test_accepted_requests_carry_no_plain_bytes() -> None:
     """`Accept` is no `Claim`: it is sealed by itself."""
-    backend = sealed(MemoryBackend(), encryption())
+    backend = EncryptedBackend(MemoryBackend(), encryption())
     identity, fence = new_identity(), new_fence()
     op = accept(identity, fence)
     assert isinstance(op, Accept)
@@ -382,43 +379,17 @@ def test_accepted_requests_carry_no_plain_bytes() -> None:
     assert isinstance(backend, EncryptedBackend)
     assert recalled(backend.inner.blocking(), identity).request != REQUEST
     assert recalled(backend.blocking(), identity).request == REQUEST
-    assert Complete in _DOWN
+    assert Complete in CARRIERS
 
 
-# ── caches beside it ──────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_forged_body_in_a_shared_cache_costs_a_question_and_no_answer(
-    valkey: ValkeyServer,
-) -> None:
-    """Its head is right, its checksum too: only the seal tells."""
-    store = MemoryBackend()
-    shared = f"{valkey.socket_url}?prefix={os.urandom(4).hex()}&timeout=120"
-    nodes = [sealed(with_body_cache(store, 1_000_000, shared), encryption()) for _ in range(2)]
-    one, two = (node.blocking().perform for node in nodes)
-    identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
-    one(claim(identity, fence))
-    one(complete(identity, fence, large))
-    found = one(Read(identity))
-    assert isinstance(found, Found)
-    fetch = Fetch(identity, fence, found.record.snapshot or b"")
-    assert one(fetch) == Fetched(large)
-    cache = RedisBodies(shared)
-    forged = bytearray(cache.blocking.perform(GetBody(identity, fence)) or b"")
-    forged[-1] ^= 1
-    cache.blocking.perform(PutBody(identity, fence, bytes(forged), 60))
-    assert [two(fetch), two(fetch)] == [Fetched(large)] * 2
-    assert cache.blocking.perform(GetBody(identity, fence)) != bytes(forged), "it was set right"
-    cache.close()
-    for node in nodes:
-        node.close()
+# ── a cache beside it ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_after_a_rotation_a_cached_body_under_a_key_that_is_gone_is_fetched_anew() -> None:
     """Ids that are long leave nothing else in a head, so that it does not tell them apart."""
     store, old, new = MemoryBackend(), "2026-" + "k" * 58 + "a", "2026-" + "k" * 58 + "b"
-    near = with_body_cache(store, 1_000_000, None)
-    before = sealed(near, Encryption({old: OLD}, old)).blocking().perform
+    near = with_body_cache(store, 1_000_000)
+    before = EncryptedBackend(near, Encryption({old: OLD}, old)).blocking().perform
     identity, fence, large = new_identity(), new_fence(), os.urandom(2 * LARGE)
     before(claim(identity, fence))
     before(complete(identity, fence, large))
@@ -429,5 +400,5 @@ def test_after_a_rotation_a_cached_body_under_a_key_that_is_gone_is_fetched_anew
     both = Encryption({old: OLD, new: NEW}, new)
     guard = semel.Guard(store, tenant=None, encryption=both, maintenance=None)
     assert guard.operator().rotate(by="ann", reason="yearly").resealed == 1
-    after = sealed(near, Encryption({new: NEW}, new)).blocking().perform
+    after = EncryptedBackend(near, Encryption({new: NEW}, new)).blocking().perform
     assert after(fetch) == Fetched(large)

@@ -121,7 +121,7 @@ def test_making_a_backend_does_no_io(path: Path) -> None:
         ("sqlite://semel.db", "write sqlite:///relative.db"),
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
-        ("sqlite:///semel.db?journal=off", "unknown option of a SQLite store: journal"),
+        ("sqlite:///semel.db?journal=off", "unknown option 'journal' of a SQLite store"),
         ("sqlite:///semel.db?foreign_keys=maybe", "foreign_keys must be on or off, not 'maybe'"),
         ("sqlite:///semel.db?timeout=soon", "timeout must be a duration"),
         ("sqlite:///semel.db?timeout=0", "timeout must be a duration above 0"),

@@ -45,8 +45,7 @@ ASYNC = pytest.mark.parametrize("world", ["sqlite-async", "postgresql-async"], i
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's statements have a second to notice an interruption; here they have long."""
-    for module in ("handler_connection", "transactions"):
-        monkeypatch.setattr(f"semel.stores.sqlite.{module}.PATIENCE", PATIENCE)
+    monkeypatch.setattr("semel.stores.sqlite.handler_transaction.PATIENCE", PATIENCE)
 
 
 class Act:
@@ -406,7 +405,7 @@ def test_a_function_that_does_not_return_is_not_severed_and_that_is_said(
         hanging = threads.submit(connection.execute, "SELECT hang()")
         assert called.wait(PATIENCE)
         with monkeypatch.context() as patch:
-            patch.setattr("semel.stores.sqlite.handler_connection.PATIENCE", SOON)
+            patch.setattr("semel.stores.sqlite.handler_transaction.PATIENCE", SOON)
             assert not act.inner.sever("it took too long")
         go_on.set()
         with suppress(sqlite3.Error):

@@ -47,5 +47,5 @@ def test_a_missing_driver_is_named_with_its_extra(
 
 
 def test_an_unknown_option_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="unknown option of a SQLite store: color"):
+    with pytest.raises(ConfigurationError, match="unknown option 'color' of a SQLite store"):
         open_backend("sqlite:///x.db?color=red")

@@ -6,17 +6,18 @@ line of ``ran``. A payment described as "slow" waits until there is a file ``go`
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from urllib.parse import parse_qs
 
-import semel
-from semel.web.asgi_types import Receive, Scope, Send
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+
+import semel
+from semel.web.asgi_types import Receive, Scope, Send
+from tests.waiting import auntil
 
 FOLDER = Path(os.environ["FOLDER"])
 
@@ -33,8 +34,7 @@ async def pay(request: Request) -> JSONResponse:
     description = payment.get("description", [""])[0]
     number = note("ran")
     if description == "slow":
-        while not (FOLDER / "go").exists():
-            await asyncio.sleep(0.01)
+        await auntil((FOLDER / "go").exists)
     if description == "declined":
         error = {"type": "card_error", "code": "card_declined", "message": "No."}
         return JSONResponse({"error": error}, 402)

@@ -19,8 +19,7 @@ from semel.core.delivery import Delivery
 from semel.core.operations.outbox import RenewEffects, Shelf
 from semel.core.operations.requests import StoreOperation
 from semel.stores import open_backend
-from semel.stores.base import Backend
-from semel.stores.wrapper import BackendWrapper
+from semel.stores.base import Backend, BackendWrapper
 from semel.worker.deliveries import Deliveries
 from tests.forms import in_proof
 from tests.proof.crash.zygote import Zygote

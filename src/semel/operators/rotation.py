@@ -21,7 +21,7 @@ from semel.core.operations.requests import Applied
 from semel.core.records import Effect, Identity
 from semel.core.stored.sealed import Unopened
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.stores.encrypted import EncryptedBackend, is_common
+from semel.stores.encryption import EncryptedBackend, is_common
 
 if TYPE_CHECKING:
     from semel.guard import Guard

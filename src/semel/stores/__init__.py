@@ -32,14 +32,13 @@ in a forked child: connections and locks are never shared across a fork.
 
 Where things are::
 
-    base                 the protocols: Backend, Store, Transaction, and their async twins
+    base                 the protocols: Backend, Store, Transaction and async twins; BackendWrapper
     memory, sqlite       stores of this process and of this machine
     postgres, mysql      stores on a server; sql/ has what the three SQL stores share
     redis                one server or a cluster
     django               the database of a Django project, by its alias
-    encrypted            any store with its values encrypted; encryption has the keys
+    encryption           any store with its values encrypted, and the keys
     body_cache           any store with large answers cached nearby
-    wrapper              what those two share: a backend around another
     per_loop             what a backend has open in each process and event loop
     open_transactions    which keys have a transaction here, and what its handler may not do
     sqlalchemy_sessions  SQLAlchemy sessions inside such a transaction

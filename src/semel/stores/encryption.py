@@ -1,8 +1,13 @@
-"""The keys that encrypt stored requests, answers, journals and payloads, with AES-256-GCM.
+"""Encrypts what a store keeps: requests, answers, journals and payloads, with AES-256-GCM.
 
-Each record has its own key, derived from the current key and the record's identity. Random nonces
-are safe for 2**32 values under one key. A record has a handful of values; a whole store under one
-key would reach the limit in weeks.
+`Encryption` has the keys. Each record has its own key, derived from the current key and the
+record's identity. Random nonces are safe for 2**32 values under one key. A record has a handful of
+values; a whole store under one key would reach the limit in weeks.
+
+`EncryptedBackend` is any store with its values encrypted. Operations that carry values are
+encrypted on their way to the store; replies are decrypted on their way back. Handlers, workers,
+operators, caches and transactions all use this layer, and no store knows of it. A value that cannot
+be decrypted is replaced by a refusal (`core.stored.sealed`); it never passes for an answer.
 """
 
 from __future__ import annotations
@@ -14,12 +19,27 @@ from binascii import Error as NotBase64
 from collections.abc import Mapping
 from functools import cache
 from hmac import digest
-from typing import Any, Final
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeVar, cast
 
+from semel.core import operations as ops
+from semel.core.frozen import replace
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Case, Effect, Fence, Identity, Record
 from semel.core.stored import sealed as sealing
 from semel.core.stored.sealed import Unopened
-from semel.core.stored.snapshot import COMPRESS_OVER
+from semel.core.stored.snapshot import COMPRESS_OVER, is_head
 from semel.errors import ConfigurationError
+from semel.stores.base import (
+    AsyncStore,
+    AsyncTransaction,
+    Backend,
+    BackendWrapper,
+    Store,
+    Transaction,
+)
+
+R = TypeVar("R")
 
 _NONCE: Final = 12
 _KEY: Final = 32
@@ -132,3 +152,244 @@ def _key(name: str, given: bytes | str) -> bytes:
     if not isinstance(key, bytes) or len(key) != _KEY:
         raise ConfigurationError(f"encryption: the key {name!r} must have 32 bytes, or be base64")
     return key
+
+
+# ── operations and replies ────────────────────────────────────────────────────────────────────────
+
+CARRIERS: Final[Mapping[type[Any], str]] = {
+    **dict.fromkeys((ops.Claim, ops.Accept), "request"),
+    **dict.fromkeys((ops.Complete, ops.Open, ops.SettleHappened, ops.Abandon), "snapshot"),
+    **dict.fromkeys((ops.Advance, ops.SettleAbsent, ops.SettleCall), "journal"),
+    ops.Enqueue: "payload",
+}
+"""Every operation that carries bytes to keep, and in which field; a test proves that there are no
+others."""
+
+_BRINGERS: Final = frozenset(
+    {ops.Found, ops.Lost, ops.Recalled, ops.DueRecords, ops.Effects, ops.Fetched}
+)
+"""Every reply that brings such bytes."""
+
+_ABANDONED: Final = "nobody ran it in time"
+"""The reason of records that share one answer, which is bound to no record. Only records with this
+reason may have such an answer."""
+
+_COMMON: Final = b"common"
+_PLACES: Final = {part: part.value.encode() for part in ops.Part}
+
+
+class Sealer:
+    """Encrypts what operations carry and decrypts what replies bring."""
+
+    def __init__(self, encryption: Encryption) -> None:
+        self.encryption = encryption
+
+    def down(self, op: StoreOperation[R]) -> StoreOperation[R]:
+        field = CARRIERS.get(type(op))
+        plain: bytes | None = None if field is None else getattr(op, field)
+        if field is None or plain is None:
+            return op
+        given: Any = op
+        if isinstance(op, ops.Abandon):
+            kept = self.seal_common(plain)
+        elif isinstance(op, ops.Enqueue):
+            kept = self.seal_payload(op.key, plain)
+        else:
+            kept = self.seal(given.identity, given.fence, ops.Part(field), plain)
+        return cast("StoreOperation[R]", replace(given, **{field: kept}))
+
+    def up(self, op: StoreOperation[R], reply: R) -> R:
+        return reply if type(reply) not in _BRINGERS else cast("R", self._opened(op, reply))
+
+    def _opened(self, op: StoreOperation[Any], reply: object) -> object:
+        match reply:
+            case ops.Found(record, now):
+                return ops.Found(self.record(record), now)
+            case ops.Lost(record, now) if record is not None:
+                return ops.Lost(self.record(record), now)
+            case ops.Recalled(case, now):
+                return ops.Recalled(self._case(case), now)
+            case ops.DueRecords():
+                return replace(reply, cases=tuple([self._case(case) for case in reply.cases]))
+            case ops.Effects():
+                return replace(reply, effects=tuple([self._effect(it) for it in reply.effects]))
+            case ops.Fetched(blob):
+                asked = cast("ops.Fetch", op)
+                whose = ops.Exhibit(asked.identity, asked.fence, None, None, None, None)
+                return ops.Fetched(self._part(whose, ops.Part.SNAPSHOT, blob))
+            case _:
+                return reply
+
+    # ── values ───────────────────────────────────────────────────────────────────────────────────
+
+    def seal(self, identity: Identity, fence: Fence, part: ops.Part, plain: bytes) -> bytes:
+        """Encrypt one part of a record. Answers are already compressed."""
+        place, packed = _place(part, fence), part is ops.Part.SNAPSHOT
+        return self.encryption.seal(plain, b"record" + identity, place, packed=packed)
+
+    def open(self, whose: Record | ops.Exhibit, part: ops.Part, blob: bytes) -> bytes:
+        """Decrypt one part of a record; raises `Unopened`."""
+        if part is ops.Part.SNAPSHOT and is_common(blob, whose.reason):
+            return self.encryption.open(blob, _COMMON, _PLACES[part])
+        return self.encryption.open(blob, b"record" + whose.identity, _place(part, whose.fence))
+
+    def seal_common(self, plain: bytes) -> bytes:
+        """Encrypt an answer that many records share."""
+        place, flags = _PLACES[ops.Part.SNAPSHOT], sealing.COMMON
+        return self.encryption.seal(plain, _COMMON, place, flags=flags, packed=True)
+
+    def seal_payload(self, key: str, plain: bytes) -> bytes:
+        return self.encryption.seal(plain, b"effect\0" + key.encode(), b"payload")
+
+    def open_payload(self, key: str, blob: bytes) -> bytes:
+        return self.encryption.open(blob, b"effect\0" + key.encode(), b"payload")
+
+    def record(self, record: Record) -> Record:
+        blob = record.snapshot
+        if blob is None or is_head(blob):
+            return record
+        # Written out for speed: every replay passes here.
+        return Record(
+            record.identity,
+            record.state,
+            record.fence,
+            record.fingerprint,
+            record.fields,
+            record.on_lapse,
+            record.created_at,
+            record.leased_until,
+            record.expires_at,
+            record.forget_at,
+            self._part(record, ops.Part.SNAPSHOT, blob),
+            record.reason,
+            record.retired_at,
+        )
+
+    def _case(self, case: Case) -> Case:
+        record, request, journal = case.record, case.request, case.journal
+        if request is not None:
+            request = self._part(record, ops.Part.REQUEST, request)
+        if journal is not None:
+            journal = self._part(record, ops.Part.JOURNAL, journal)
+        return replace(case, record=self.record(record), request=request, journal=journal)
+
+    def _part(self, whose: Record | ops.Exhibit, part: ops.Part, blob: bytes) -> bytes:
+        try:
+            return self.open(whose, part, blob)
+        except Unopened as error:
+            return sealing.refusal(error)
+
+    def _effect(self, effect: Effect) -> Effect:
+        try:
+            return replace(effect, payload=self.open_payload(effect.key, effect.payload))
+        except Unopened as error:
+            return replace(effect, payload=sealing.refusal(error))
+
+
+def _place(part: ops.Part, fence: Fence) -> bytes:
+    """The associated data. An answer is bound to its fence; requests and journals are not, because
+    a retry that takes the record over keeps them."""
+    place = _PLACES[part]
+    return place + fence if part is ops.Part.SNAPSHOT else place
+
+
+def is_common(blob: bytes, reason: str | None) -> bool:
+    """Whether the answer is shared by many records, and a record with this reason may have it."""
+    if reason != _ABANDONED:
+        return False
+    parsed = sealing.parse(blob)
+    return parsed is not None and bool(parsed[0] & sealing.COMMON)
+
+
+# ── stores ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fetch_anew(op: StoreOperation[R], reply: R) -> StoreOperation[R] | None:
+    """The same fetch without a head, which only the store answers: a body that cannot be decrypted
+    may come from a cache. None when the reply is good."""
+    if not isinstance(reply, ops.Fetched) or not sealing.is_refusal(reply.snapshot):
+        return None
+    return cast("StoreOperation[R]", replace(cast("ops.Fetch", op), head=b""))
+
+
+class _SealedStore:
+    """A store, or a transaction: everything but ``perform`` is that of the inner one."""
+
+    def __init__(self, inner: Store, sealer: Sealer) -> None:
+        self._inner = inner
+        self._sealer = sealer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        sealer = self._sealer
+        reply = sealer.up(op, self._inner.perform(sealer.down(op)))
+        if (anew := _fetch_anew(op, reply)) is not None:
+            return sealer.up(op, self._inner.perform(anew))
+        return reply
+
+
+class _AsyncSealedStore:
+    """The same for event loops."""
+
+    def __init__(self, inner: AsyncStore, sealer: Sealer) -> None:
+        self._inner = inner
+        self._sealer = sealer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        sealer = self._sealer
+        reply = sealer.up(op, await self._inner.perform(sealer.down(op)))
+        if (anew := _fetch_anew(op, reply)) is not None:
+            return sealer.up(op, await self._inner.perform(anew))
+        return reply
+
+
+class EncryptedBackend(BackendWrapper):
+    """A backend around another that stores its values encrypted."""
+
+    def __init__(self, inner: Backend, encryption: Encryption) -> None:
+        if not isinstance(encryption, Encryption):
+            raise ConfigurationError("encryption= takes semel.Encryption(keys, current=…), or None")
+        super().__init__(inner)
+        self.sealer = Sealer(encryption)
+
+    def __getattr__(self, name: str) -> Any:
+        """``on`` is wrapped: a store in the caller's own transaction encrypts as well."""
+        found = super().__getattr__(name)
+        if name != "on":
+            return found
+
+        def joined(connection: Any) -> Any:
+            store = found(connection)
+            awaited = iscoroutinefunction(store.perform)
+            return (_AsyncSealedStore if awaited else _SealedStore)(store, self.sealer)
+
+        return joined
+
+    def blocking(self) -> Store:
+        return _SealedStore(self.inner.blocking(), self.sealer)
+
+    def awaited(self) -> AsyncStore:
+        return _AsyncSealedStore(self.inner.awaited(), self.sealer)
+
+    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
+        begun: Any = super().begin(identity, limit)
+        return None if begun is None else cast("Transaction", _SealedStore(begun, self.sealer))
+
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> AsyncTransaction | None:
+        begun: Any = await super().abegin(identity, limit)
+        if begun is None:
+            return None
+        return cast("AsyncTransaction", _AsyncSealedStore(begun, self.sealer))
+
+    def ascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
+        return self.sealer.up(ops.Read(identity), super().ascertain(identity))
+
+    async def aascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
+        return self.sealer.up(ops.Read(identity), await super().aascertain(identity))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import re
 import threading
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
+from urllib.parse import unquote
 
 from semel.errors import ConfigurationError
 
@@ -22,6 +24,20 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DIGITS: Final = 19
 """More than any number here has. `int` raises for texts of some thousand digits."""
+
+
+def in_url(query: str, known: Collection[str], store: str) -> dict[str, str]:
+    """The options in the query of a store's URL. An unknown one is refused."""
+    given: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        given[unquote(name)] = unquote(value)
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(
+                f"unknown option {name!r} of a {store} store: known are {', '.join(known)}"
+            )
+    return given
 
 
 def word(value: object) -> bool | None:

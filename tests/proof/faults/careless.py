@@ -12,8 +12,7 @@ from typing import Any, Literal, cast
 from semel.core.operations.requests import Claim, Claimed, Complete, Release, StoreOperation
 from semel.core.records import Identity
 from semel.errors import StoreUnavailable
-from semel.stores.base import AsyncStore, AsyncTransaction, Backend, system_clock
-from semel.stores.wrapper import BackendWrapper
+from semel.stores.base import AsyncStore, AsyncTransaction, Backend, BackendWrapper, system_clock
 
 Handled = Callable[[Any, StoreOperation[Any], StoreUnavailable], Awaitable[Any]]
 Mistake = Literal["runs anyway", "frees the key", "thinks nothing of it", "presumes success"]

@@ -18,8 +18,7 @@ from typing import Any
 import semel
 from semel.core.operations.requests import StoreOperation
 from semel.errors import StoreUnavailable
-from semel.stores.base import AsyncStore, Backend
-from semel.stores.wrapper import BackendWrapper
+from semel.stores.base import AsyncStore, Backend, BackendWrapper
 from tests.proof.faults.books import Log
 from tests.proof.faults.campaign import Scene
 from tests.proof.faults.crowd import Crowd, through

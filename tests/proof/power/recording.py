@@ -16,7 +16,6 @@ import pytest
 
 from semel.core.records import Micros
 from semel.stores.sqlite import connection as file
-from semel.stores.sqlite import handler_connection
 from tests.proof.power.books import Act, Books, Contents, all_rows
 from tests.proof.power.disk import Event
 from tests.proof.power.lives import Town
@@ -87,10 +86,9 @@ def _unsafe(without: Without) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if level is not None:
 
-            def careless(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+            def careless(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute(f"PRAGMA synchronous = {level}")
 
             patch.setattr(file, "make_durable", careless)
-            patch.setattr(handler_connection, "make_durable", careless)
         yield

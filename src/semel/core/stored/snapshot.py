@@ -128,17 +128,6 @@ def begins(blob: bytes, head: bytes) -> bool:
     return blob.startswith(head[1:]) and len(head) > HEAD
 
 
-def is_sound(blob: bytes) -> bool:
-    """Its bytes are those its head was made for, or it is of another make that proves itself."""
-    if blob[:2] != _MAGIC:
-        return True
-    try:
-        _, flags, checksum = _HEAD.unpack_from(blob)
-    except struct.error:
-        return False
-    return bool(_checksum(flags, blob[_HEAD.size :]) == checksum)
-
-
 def decode(blob: bytes) -> Snapshot:
     """The snapshot that was encoded; anything else is StoreCorrupt."""
     try:

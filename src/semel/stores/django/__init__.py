@@ -3,7 +3,6 @@
 backend       what the URL names: semel's own pools, and transactions on Django's connection
 database      one alias: its settings as a store URL, and semel's migrations
 transactions  transactions on Django's connection: ORM writes and the record commit together
-engines       what such a transaction does differently on SQLite and PostgreSQL
 """
 
 from semel.stores.django.backend import DjangoBackend

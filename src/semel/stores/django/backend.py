@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
-from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.db import utils as django_errors
 
@@ -25,17 +25,20 @@ from semel.stores.base import (
     Transactional,
 )
 from semel.stores.django.database import DjangoDatabase, migrate
-from semel.stores.django.engines import DjangoEngine, engine, missing
 from semel.stores.django.transactions import (
     AsyncDjangoTransaction,
+    DjangoEngine,
     DjangoTransaction,
+    SchemaHintStore,
+    engine,
     in_thread,
+    missing,
 )
 from semel.stores.open_transactions import HeldIdentities
+from semel.stores.options import in_url
 
 R = TypeVar("R")
 
-_OPTIONS: Final = ("pool_size", "timeout")
 _CAPABILITIES: Final = {
     "sqlite": Capabilities(durable=True, shared=True, transactions=True, one_writer=True),
     "postgresql": Capabilities(durable=True, shared=True, transactions=True),
@@ -76,7 +79,7 @@ class DjangoBackend:
     def blocking(self) -> Store:
         if self._database.private:
             return DjangoConnectionStore(self._database.wrapper, self._engine)
-        return _SchemaHintStore(self._own().blocking())
+        return SchemaHintStore(self._own().blocking())
 
     def awaited(self) -> AsyncStore:
         if self._database.private:
@@ -160,26 +163,13 @@ class DjangoBackend:
 
     def _own(self) -> Backend:
         """semel's own backend on the same database, whose name changes while Django's tests run."""
-        name = self._database.name
+        name = str(self._database.settings["NAME"])
         made = self._backends.get(name)
         return made or self._backends.setdefault(name, self._database.backend(self._options))
 
 
-class _SchemaHintStore:
-    """semel's own store; where tables are missing, the error says how Django makes them."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        try:
-            return self._store.perform(op)
-        except SchemaError as error:
-            raise missing(error) from error
-
-
 class _AsyncSchemaHintStore:
-    """The same for event loops."""
+    """`SchemaHintStore` for event loops."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
@@ -204,9 +194,9 @@ class DjangoConnectionStore:
         try:
             with transaction.atomic(using=wrapper.alias):
                 return self._engine.joined(wrapper).perform(op)
+        except SemelError:
+            raise
         except Exception as error:
-            if type(error).__module__.startswith("semel."):
-                raise
             raise self._engine.semel_error(error, applied=False) from error
         finally:
             if opened and not wrapper.in_atomic_block:
@@ -216,15 +206,11 @@ class DjangoConnectionStore:
 class AsyncDjangoConnectionStore:
     """The same for event loops, in the thread that Django's async code uses."""
 
-    def __init__(self, blocking: Any) -> None:
+    def __init__(self, blocking: Callable[[], Store]) -> None:
         self._blocking = blocking
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        def work() -> R:
-            reply: R = self._blocking().perform(op)
-            return reply
-
-        return await sync_to_async(work, thread_sensitive=True)()
+        return await in_thread(lambda: self._blocking().perform(op))
 
 
 def parse(url: str) -> tuple[str, dict[str, str]]:
@@ -235,7 +221,4 @@ def parse(url: str) -> tuple[str, dict[str, str]]:
         parts = None
     if parts is None or not parts.netloc or parts.path not in ("", "/"):
         raise ConfigurationError("write django://default, with an alias of Django's DATABASES")
-    options = dict(parse_qsl(parts.query))
-    if unknown := sorted(options.keys() - set(_OPTIONS)):
-        raise ConfigurationError(f"unknown option of a Django store: {', '.join(unknown)}")
-    return parts.netloc, options
+    return parts.netloc, in_url(parts.query, ("pool_size", "timeout"), "Django")

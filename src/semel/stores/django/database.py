@@ -99,11 +99,6 @@ class DjangoDatabase:
             return False
         return testing() or (engine == "sqlite" and self.wrapper.is_in_memory_db())
 
-    @property
-    def name(self) -> str:
-        """The name of the database; another one while Django's tests run."""
-        return str(self.settings["NAME"])
-
     def backend(self, options: Mapping[str, Any]) -> Backend:
         """semel's own backend on the same database, with Django's settings."""
         from semel.stores import open_backend
@@ -130,20 +125,17 @@ def migrate(wrapper: Any) -> None:
         except StopIteration:
             return
         if isinstance(step, Ddl):
-            cursor = _execute(connection, engine, step.text, None)
+            text, params = step.text, None
         else:
-            params = {**step.params, "now": system_clock()} if engine == "sqlite" else step.params
-            cursor = _execute(connection, engine, dialect(engine).text(step.name), params)
+            text, params = dialect(engine).text(step.name), step.params
+        # With the driver itself: Django's cursors rewrite parameters.
+        if engine == "sqlite":
+            cursor: Any = connection.execute(text, {**(params or {}), "now": system_clock()})
+        else:
+            from psycopg import Cursor
+
+            cursor = Cursor(connection).execute(text.encode(), params)
         rows = cursor.fetchall() if cursor.description else []
-
-
-def _execute(connection: Any, engine: str, text: str, params: Any) -> Any:
-    """Run a statement with the driver itself: Django's cursors rewrite parameters."""
-    if engine == "sqlite":
-        return connection.execute(text, params or {})
-    from psycopg import Cursor
-
-    return Cursor(connection).execute(text.encode(), params)
 
 
 def testing() -> bool:
@@ -192,9 +184,8 @@ def mysql_url(settings: Mapping[str, Any]) -> str:
     )
     port = f":{given['port']}" if given.get("port") else ""
     asked = {"socket": given.get("socket")} | _encryption(given)
-    query = urlencode({name: str(value) for name, value in asked.items() if value}, quote_via=quote)
-    where = f"mysql://{user}:{password}@{host}{port}/{database}"
-    return f"{where}?{query}" if query else where
+    query = _query({name: value for name, value in asked.items() if value})
+    return f"mysql://{user}:{password}@{host}{port}/{database}{query}"
 
 
 def _encryption(given: Mapping[str, Any]) -> dict[str, Any]:

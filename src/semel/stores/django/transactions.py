@@ -8,19 +8,24 @@ threads, so the thread that runs the handler enters and leaves both.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import suppress
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from django.db import utils as django_errors
 
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
-from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.errors import ConfigurationError, SchemaError, SemelError, StoreUnavailable
 from semel.log import log
-from semel.stores.django.engines import DjangoEngine
+from semel.stores.base import Store, system_clock
 from semel.stores.open_transactions import ENDED, OVER, HeldIdentity, in_event_loop
+from semel.stores.sqlite.backend import SqliteJoinedStore
+from semel.stores.sqlite.connection import is_busy, outage
 
 R = TypeVar("R")
 
@@ -35,8 +40,6 @@ _BY_HAND: Final = (
 )
 _NOT_COMMITTED: Final = "Django has rolled the transaction back instead of committing it"
 _LEFT_OPEN: Final = "the handler left an atomic block of Django's open, or closed one of semel's"
-
-
 _ELSEWHERE: Final = (
     "this view writes to the database {!r} of Django's, which is not the one its key commits in: "
     "the two would not be one transaction. Keep these models in the guard's database, write there "
@@ -191,14 +194,18 @@ class DjangoTransaction:
             raise self._end
 
     def _committed(self) -> SemelError | None:
+        wrapper = self._wrapper
         try:
             self._leave_inner(None)
-            self._demand_committable()
+            # Django would silently leave another block, or roll back.
+            if not wrapper.atomic_blocks or wrapper.atomic_blocks[-1] is not self._outer:
+                raise ConfigurationError(_LEFT_OPEN)
+            if wrapper.needs_rollback:
+                raise StoreUnavailable(_NOT_COMMITTED, applied=False)
         except SemelError as error:
             self._leave()
             return error
         self._watch(False)
-        wrapper = self._wrapper
         nested = bool(wrapper.savepoint_ids)
         hooks: list[Any] = wrapper.run_on_commit
         if not nested:
@@ -211,23 +218,12 @@ class DjangoTransaction:
         except Exception as error:
             return self._engine.semel_error(error, applied=None)
         if not nested:
-            self._run_hooks(hooks)
+            wrapper.run_on_commit = hooks
+            try:
+                wrapper.run_and_clear_commit_hooks()
+            except Exception:
+                log.exception("semel: a function given to transaction.on_commit raised")
         return None
-
-    def _demand_committable(self) -> None:
-        """Refuse where Django would silently leave another block, or roll back."""
-        blocks: list[Any] = self._wrapper.atomic_blocks
-        if not blocks or blocks[-1] is not self._outer:
-            raise ConfigurationError(_LEFT_OPEN)
-        if self._wrapper.needs_rollback:
-            raise StoreUnavailable(_NOT_COMMITTED, applied=False)
-
-    def _run_hooks(self, hooks: list[Any]) -> None:
-        self._wrapper.run_on_commit = hooks
-        try:
-            self._wrapper.run_and_clear_commit_hooks()
-        except Exception:
-            log.exception("semel: a function given to transaction.on_commit raised")
 
     def roll_back(self) -> None:
         if self._end is None:
@@ -292,3 +288,181 @@ class AsyncDjangoTransaction:
 
 async def in_thread(work: Callable[..., R], *arguments: Any) -> R:
     return await sync_to_async(work, thread_sensitive=True)(*arguments)
+
+
+# ── what differs between databases ────────────────────────────────────────────────────────────────
+
+_MIGRATE: Final = (
+    "the database of Django has no tables of semel, or old ones: put "
+    "'semel.frameworks.django' into INSTALLED_APPS and run `manage.py migrate`"
+)
+
+
+def missing(error: SemelError) -> SemelError:
+    """For missing tables: the error that tells a Django user how to make them."""
+    return SchemaError(_MIGRATE) if isinstance(error, SchemaError) else error
+
+
+class SchemaHintStore:
+    """A store; where tables are missing, the error says how Django makes them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        try:
+            return self._store.perform(op)
+        except SchemaError as error:
+            raise missing(error) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The driver's own error, which Django wraps."""
+    return error.__cause__ or error if isinstance(error, django_errors.Error) else error
+
+
+class DjangoEngine(ABC):
+    """One kind of database. ``wrapper``: Django's connection object."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        """Call ``enter`` to open the transaction; False when another one prevents it."""
+        enter()
+        return True
+
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        """Try the identity's lock, without waiting, as the first statement; False: it is taken."""
+        return True
+
+    @abstractmethod
+    def joined(self, wrapper: Any) -> Store:
+        """The store inside the open transaction."""
+
+    @abstractmethod
+    def in_transaction(self, wrapper: Any) -> bool: ...
+
+    @abstractmethod
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        """semel's error for one of the driver, or for Django's error around it."""
+
+    @contextmanager
+    def committing(self, wrapper: Any) -> Generator[None]:
+        """For the commit: raises when the server reports a success it is not sure of."""
+        yield
+
+    @abstractmethod
+    def sever(self, wrapper: Any) -> bool:
+        """End the connection from any thread; False when that cannot be done."""
+
+
+class DjangoSqliteEngine(DjangoEngine):
+    """SQLite has one writer at a time: a transaction that has begun holds every lock."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        # Take the write lock at once: SQLite may refuse it to a transaction that has read first.
+        mode, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
+        try:
+            enter()
+        except django_errors.OperationalError as error:
+            cause = _cause(error)
+            if isinstance(cause, sqlite3.Error) and is_busy(cause):
+                return False  # the other transaction may hold this very key
+            raise
+        finally:
+            wrapper.transaction_mode = mode
+        return True
+
+    def joined(self, wrapper: Any) -> Store:
+        return SchemaHintStore(SqliteJoinedStore(wrapper.connection, system_clock))
+
+    def in_transaction(self, wrapper: Any) -> bool:
+        return bool(wrapper.connection is not None and wrapper.connection.in_transaction)
+
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        cause = _cause(error)
+        if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
+            return ConfigurationError(ENDED)
+        if isinstance(cause, sqlite3.Error):
+            return missing(outage(cause, applied=applied))
+        return StoreUnavailable(f"SQLite: {cause}", applied=applied)
+
+    def sever(self, wrapper: Any) -> bool:
+        """Interrupt the running statement. A handler between statements cannot be stopped: after a
+        rollback behind its back, its next write would commit by itself.
+        """
+        with suppress(Exception):
+            wrapper.connection.interrupt()
+        return False
+
+
+class DjangoPostgresEngine(DjangoEngine):
+    """PostgreSQL has the identity's advisory lock, as in semel's own transactions."""
+
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        from psycopg import Cursor
+
+        from semel.stores.postgres.transaction import locking
+
+        # Whatever level Django sets: each statement must see what was committed before it.
+        level = b"" if wrapper.savepoint_ids else b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+        asked = b"SELECT true" if identity is None else locking(identity, limit)
+        cursor: Cursor[Any] = Cursor(wrapper.connection)
+        cursor.execute(level + asked)
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        return bool(row and row[0])
+
+    def joined(self, wrapper: Any) -> Store:
+        from semel.stores.postgres.psycopg_sync import JoinedStore
+
+        return SchemaHintStore(JoinedStore(wrapper.connection))
+
+    def in_transaction(self, wrapper: Any) -> bool:
+        from semel.stores.postgres.transaction import FAILED, IN_TRANSACTION
+
+        if wrapper.connection is None:
+            return False
+        return wrapper.connection.pgconn.transaction_status in (IN_TRANSACTION, FAILED)
+
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        import psycopg
+
+        from semel.stores.postgres.errors import driver_fault, store_error
+        from semel.stores.postgres.transaction import NO_SUCH_SAVEPOINT, refused_commit
+
+        cause = _cause(error)
+        if not isinstance(cause, psycopg.Error):
+            return StoreUnavailable(f"PostgreSQL: {cause}", applied=applied)
+        fault = driver_fault(cause)
+        if applied is None or fault.code in NO_SUCH_SAVEPOINT:
+            return refused_commit(fault)
+        return missing(store_error(fault, doubt=False))
+
+    @contextmanager
+    def committing(self, wrapper: Any) -> Generator[None]:
+        connection, unsure = wrapper.connection, list[Any]()
+
+        def noticed(notice: Any) -> None:
+            if notice.source_function == "SyncRepWaitForLSN":
+                unsure.append(notice)
+
+        connection.add_notice_handler(noticed)
+        try:
+            yield
+        finally:
+            connection.remove_notice_handler(noticed)
+        if unsure:
+            raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
+
+    def sever(self, wrapper: Any) -> bool:
+        from semel.stores.postgres.transaction import hang_up
+
+        hang_up(wrapper.connection.pgconn)
+        return True
+
+
+def engine(name: str) -> DjangoEngine:
+    """The engine for ``sqlite`` or ``postgresql``."""
+    if name not in ("sqlite", "postgresql"):
+        raise ConfigurationError(f"Django on {name}: semel cannot join Django's own transactions")
+    return DjangoSqliteEngine() if name == "sqlite" else DjangoPostgresEngine()

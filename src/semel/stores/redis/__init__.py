@@ -2,8 +2,7 @@
 
 ::
 
-    backend            RedisBackend: opens pools on first use, per process and per event loop;
-                       RedisBodies: a cache of bodies beside another store
+    backend            RedisBackend: opens pools on first use, per process and per event loop
     settings           the URL, parsed; it never prints the password
     keys               the names of keys, and the buckets
     lua/, scripts      one script for each operation, and the commands that call them

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
-from semel.stores.per_loop import Awaited, Blocking, PerLoop, PerProcess
+from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.pool_async import AsyncRedisPool, AsyncRedisStore
 from semel.stores.redis.pool_sync import RedisPool
-from semel.stores.redis.settings import RedisSettings, parse
+from semel.stores.redis.settings import parse
 
 CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=False, outbox=False)
 """Not durable, however the server is set up: a failover may lose what was acknowledged."""
@@ -23,25 +22,7 @@ MAY_LOSE_KEYS: Final = (
 )
 
 
-class _Pools:
-    """The connections to one URL, for threads and for event loops; opened on first use."""
-
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        keys = Keys(settings.prefix)
-        self._sync_pool = PerProcess(partial(RedisPool, settings, keys))
-        self._async_pool = PerLoop(partial(AsyncRedisPool, settings, keys))
-
-    def close(self) -> None:
-        if pool := self._sync_pool.pop():
-            pool.close()
-
-    async def aclose(self) -> None:
-        if pool := self._async_pool.pop():
-            await pool.aclose()
-
-
-class RedisBackend(_Pools):
+class RedisBackend:
     """Records in Redis or Valkey, one server or a cluster.
 
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
@@ -82,7 +63,10 @@ class RedisBackend(_Pools):
             "cert_file": cert_file,
             "key_file": key_file,
         }
-        super().__init__(parse(url, options))
+        settings = self._settings = parse(url, options)
+        keys = Keys(settings.prefix)
+        self._sync_pool = PerProcess(partial(RedisPool, settings, keys))
+        self._async_pool = PerLoop(partial(AsyncRedisPool, settings, keys))
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.url!r})"
@@ -113,20 +97,10 @@ class RedisBackend(_Pools):
         """Do nothing: there is no schema. The names of keys hold the version of the layout."""
         return 0
 
+    def close(self) -> None:
+        if pool := self._sync_pool.pop():
+            pool.close()
 
-BODY_TIMEOUT: Final = 0.25
-"""Seconds, unless the URL says otherwise: a cache that is slower than the store helps nobody."""
-
-
-class RedisBodies(_Pools):
-    """A cache of response bodies beside another store; the key is identity and fence.
-
-    A cached body may be lost, evicted or wrong at any time, so the server need not meet the demands
-    on a store of records. Every body has a time to live and a checksum.
-    """
-
-    def __init__(self, url: str) -> None:
-        settings = parse(url, {} if "timeout=" in url else {"timeout": BODY_TIMEOUT})
-        super().__init__(replace(settings, cache=True, wait_replicas=0))
-        self.blocking = Blocking(self._sync_pool)
-        self.awaited = Awaited(self._async_pool)
+    async def aclose(self) -> None:
+        if pool := self._async_pool.pop():
+            await pool.aclose()

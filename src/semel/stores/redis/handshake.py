@@ -103,10 +103,9 @@ def examine(settings: RedisSettings, info: Facts, config: Facts | None) -> Itera
         yield Finding("refused", "this is a node of a cluster: use rediscluster://")
     if info.get("cluster_enabled") == "0" and settings.cluster:
         yield Finding("refused", "this is no cluster: use redis://")
-    if not settings.cache:
-        yield from _eviction(settings, info if config is None else info | config)
-        yield from _persistence(settings, info, config)
-        yield from _replication(settings, info)
+    yield from _eviction(settings, info if config is None else info | config)
+    yield from _persistence(settings, info, config)
+    yield from _replication(settings, info)
 
 
 def _eviction(settings: RedisSettings, facts: Facts) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from binascii import crc_hqx
 from hashlib import sha256
 from typing import Final
 
-from semel.core.records import Fence, Identity
+from semel.core.records import Identity
 from semel.core.terms import TermsId
 
 BUCKETS: Final = 1024
@@ -77,10 +77,6 @@ class Keys:
     def audit(self, bucket: int) -> bytes:
         """A stream: the acts of operators on the bucket's records."""
         return self._heads[bucket] + b"audit"
-
-    def body(self, identity: Identity, fence: Fence) -> bytes:
-        """A body that is cached here beside another store."""
-        return self._heads[bucket_of(identity)] + b"body:" + identity + fence
 
     def pulse(self, bucket: int) -> bytes:
         """Written before a WAIT, which then waits for all that the node did until then."""

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 from semel.core.operations.requests import StoreOperation
 from semel.stores.redis.errors import RedisFault, Remedy, not_served, store_error, timed_out
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, SLOTS, Keys
-from semel.stores.redis.plans import BODY_PLANS, REQUEST_PLANS, Plan
+from semel.stores.redis.plans import REQUEST_PLANS, Plan
 from semel.stores.redis.plans_maintenance import MAINTENANCE_PLANS
 from semel.stores.redis.scripts import ANY, RedisCall, pack
 from semel.stores.redis.settings import NodeAddress, RedisSettings
@@ -23,7 +23,6 @@ from semel.stores.redis.settings import NodeAddress, RedisSettings
 R = TypeVar("R")
 
 PLANS: Final = {**REQUEST_PLANS, **MAINTENANCE_PLANS}
-_ALL_PLANS: Final = {**PLANS, **BODY_PLANS}
 
 REDIRECTIONS: Final = 16
 """How often a call is redirected, or sent again at once, before that is an error."""
@@ -184,7 +183,7 @@ def operation(
 
     ``fault``: how a first try of its only call ended, where there was one.
     """
-    make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", _ALL_PLANS.get(type(op)))
+    make = cast("Callable[[StoreOperation[R], Keys], Plan[R]] | None", PLANS.get(type(op)))
     if make is None:
         raise TypeError(f"not an operation of a store: {type(op).__name__}")
     plan = make(op, keys)

@@ -7,7 +7,6 @@ An operation that a request awaits is one call, a `SingleCall`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import operations as ops
@@ -16,7 +15,6 @@ from semel.core.records import Identity, Micros
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
-from semel.stores.body_cache import GetBody, PutBody
 from semel.stores.redis import replies
 from semel.stores.redis.keys import Keys, bucket_for, bucket_of
 from semel.stores.redis.replies import Answer
@@ -324,28 +322,6 @@ def _no_outbox(op: ops.StoreOperation[Any], keys: Keys) -> Plan[Any]:
     )
 
 
-# ── the cache of bodies ───────────────────────────────────────────────────────────────────────────
-
-_CHECKSUM: Final = 16
-
-
-def _get_body(op: GetBody, keys: Keys) -> Plan[bytes | None]:
-    name = keys.body(op.identity, op.fence)
-    (found,) = yield (RedisCall(bucket_of(op.identity), (b"GET", name)),)
-    if type(found) is not bytes or _checksum(found[_CHECKSUM:]) != found[:_CHECKSUM]:
-        return None
-    return found[_CHECKSUM:]
-
-
-def _put_body(op: PutBody, keys: Keys) -> Plan[None]:
-    name, kept = keys.body(op.identity, op.fence), _checksum(op.body) + op.body
-    yield (RedisCall(bucket_of(op.identity), (b"SET", name, kept, b"EX", op.seconds)),)
-
-
-def _checksum(body: bytes) -> bytes:
-    return sha256(body).digest()[:_CHECKSUM]
-
-
 REQUEST_PLANS: Final[Plans] = {
     **{kind: _plan_of(single) for kind, single in SINGLE_CALLS.items()},
     ops.EvictUnknown: _evict_unknown,
@@ -366,6 +342,3 @@ REQUEST_PLANS: Final[Plans] = {
     ops.Requeue: _no_outbox,
     ops.ResealEffect: _no_outbox,
 }
-
-BODY_PLANS: Final[Plans] = {GetBody: _get_body, PutBody: _put_body}
-"""For a Redis that only caches bodies beside another store (`body_cache`)."""

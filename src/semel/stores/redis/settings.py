@@ -47,8 +47,6 @@ class RedisSettings:
     allow_eviction: bool = False
     wait_replicas: int = 0
     wait_timeout: float = 1.0
-    cache: bool = False
-    """The server is a `body_cache`: it holds no records."""
     tls: bool = False
     ca_file: str | None = None
     cert_file: str | None = None

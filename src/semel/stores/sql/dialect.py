@@ -197,7 +197,7 @@ def _compile(name: str, source: str, syntax: Syntax) -> DialectQuery:
         if syntax.nested:
             text = within(text, *audits.groups())
         else:
-            parts = (_spelled(before(text, *audits.groups(), syntax.held), syntax),)
+            parts = (_spelled(before(text, audits[1], audits[2], syntax.held), syntax),)
     text = _spelled(text, syntax)
     if not syntax.returning:
         parts = (*parts, *without_returning(text))

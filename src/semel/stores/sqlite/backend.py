@@ -17,20 +17,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from semel.core.operations.maintenance import Browse, Due, Scan, WhoLeads
-from semel.core.operations.outbox import BrowseEffects, FindEffect
-from semel.core.operations.requests import (
-    Claim,
-    Complete,
-    Fetch,
-    Found,
-    NoRecord,
-    Read,
-    Recall,
-    StoreOperation,
-)
+from semel.core import operations as ops
+from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import (
@@ -42,21 +32,22 @@ from semel.stores.base import (
     Transaction,
     system_clock,
 )
-from semel.stores.options import flag, seconds
+from semel.stores.options import flag, in_url, seconds
 from semel.stores.sql.plans import claim_reply, plan
-from semel.stores.sqlite.batching import WriterJob
 from semel.stores.sqlite.connection import open_for_writing, outage, run, upgrade
 from semel.stores.sqlite.transactions import SqliteTransactions
-from semel.stores.sqlite.writer import SqliteWriter, forget_writers, writers
+from semel.stores.sqlite.writer import WRITERS, SqliteWriter, WriterJob
 
 R = TypeVar("R")
 
 DEFAULT_TIMEOUT = 5.0
 _NOT_HERE = object()
 
-LISTINGS: Final = frozenset({Due, Browse, Scan, BrowseEffects, FindEffect, WhoLeads})
+LISTINGS: Final = frozenset(
+    {ops.Due, ops.Browse, ops.Scan, ops.BrowseEffects, ops.FindEffect, ops.WhoLeads}
+)
 """They may read much, and need no write lock. In an event loop they run in a thread."""
-_LOOKS: Final = frozenset({Fetch, Recall, *LISTINGS})
+_LOOKS: Final = frozenset({ops.Fetch, ops.Recall, *LISTINGS})
 
 
 class SqliteBackend:
@@ -76,14 +67,15 @@ class SqliteBackend:
     ) -> None:
         self._url = url
         self._path, options = parse(url)
-        given = {"timeout": timeout, "foreign_keys": foreign_keys}
-        options |= {name: value for name, value in given.items() if value is not None}
-        self._timeout = seconds("timeout", options.get("timeout", DEFAULT_TIMEOUT))
+        asked = options.get("timeout", DEFAULT_TIMEOUT) if timeout is None else timeout
+        self.timeout = seconds("timeout", asked)
         self._clock = clock
         self._lock = threading.Lock()
         self._writer: SqliteWriter | None = None
-        enforced = flag("foreign_keys", options.get("foreign_keys", False))
-        self._transactions = SqliteTransactions(self._path, self._timeout, clock, enforced)
+        enforced = options.get("foreign_keys", False) if foreign_keys is None else foreign_keys
+        self._transactions = SqliteTransactions(
+            self._path, self.timeout, clock, flag("foreign_keys", enforced)
+        )
         self._forget_loops()
         _LIVE.add(self)
 
@@ -105,7 +97,7 @@ class SqliteBackend:
 
     def on(self, connection: sqlite3.Connection) -> Store:
         """A store inside the caller's own transaction: durable when the caller commits."""
-        return _JoinedStore(connection, self._clock)
+        return SqliteJoinedStore(connection, self._clock)
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the file; None when the key is, or may be, in another one.
@@ -121,17 +113,18 @@ class SqliteBackend:
     ) -> AsyncTransaction | None:
         return await self._transactions.abegin(identity)
 
-    def ascertain(self, identity: Identity) -> Found | NoRecord:
+    def ascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
         """Read the outcome of a commit in doubt, with the write lock."""
         return self._transactions.ascertain(identity)
 
-    async def aascertain(self, identity: Identity) -> Found | NoRecord:
+    async def aascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
         return await self._transactions.aascertain(identity)
 
     def migrate(self) -> int:
-        connection = open_for_writing(self._path, self._timeout, self._clock())
+        now = self._clock()
+        connection = open_for_writing(self._path, self.timeout, now, sqlite3.Connection)
         try:
-            return upgrade(connection, self._timeout, self._clock())
+            return upgrade(connection, self.timeout, now)
         finally:
             connection.close()
 
@@ -153,10 +146,10 @@ class SqliteBackend:
         writer, kind = self._writer, type(op)
         if writer is None or not writer.ready:
             return _NOT_HERE
-        if isinstance(op, Read):
+        if isinstance(op, ops.Read):
             record, now = writer.look(op.identity)
-            return NoRecord(now) if record is None else Found(record, now)
-        if isinstance(op, Claim):
+            return ops.NoRecord(now) if record is None else ops.Found(record, now)
+        if isinstance(op, ops.Claim):
             if not writer.contended:
                 return _NOT_HERE
             record, now = writer.look(op.identity)
@@ -170,14 +163,10 @@ class SqliteBackend:
                 if self._writer is writer:
                     self._writer = None
 
-    @property
-    def timeout(self) -> float:
-        return self._timeout
-
     def _start(self) -> SqliteWriter:
         with self._lock:
             if self._writer is None:
-                self._writer = SqliteWriter(self._path, self._timeout, self._clock)
+                self._writer = SqliteWriter(self._path, self.timeout, self._clock)
             return self._writer
 
     def _forget_loops(self) -> None:
@@ -226,7 +215,7 @@ class _SqliteStore:
         mailbox = _ThreadMailbox()
         job = WriterJob(op, mailbox)
         self._backend.submit(job)
-        if not mailbox.wait(self._backend.timeout):
+        if not mailbox.lock.acquire(timeout=self._backend.timeout):
             raise give_up(job)
         if job.error is not None:
             raise job.error
@@ -236,17 +225,14 @@ class _SqliteStore:
 class _ThreadMailbox:
     """A lock that is used once: the cheapest thing a thread can wait for."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wait(self, timeout: float) -> bool:
-        return self._lock.acquire(timeout=timeout)
+        self.lock = threading.Lock()
+        self.lock.acquire()
 
     def deliver(self, jobs: Sequence[WriterJob]) -> None:
-        self._lock.release()
+        self.lock.release()
 
 
 class _AsyncSqliteStore:
@@ -268,7 +254,7 @@ class _AsyncSqliteStore:
         if type(op) in LISTINGS:
             return self._list(op)
         future: asyncio.Future[Any] = self.loop.create_future()
-        if type(op) is not Complete:  # which only the writer can do
+        if type(op) is not ops.Complete:  # which only the writer can do
             try:
                 answer = self._backend.answer_at_once(op)
             except Exception as error:
@@ -319,25 +305,21 @@ class _AsyncSqliteStore:
                 future.set_exception(job.error)
             else:
                 future.set_result(job.reply)
-        self._trim()
-
-    def _trim(self) -> None:
-        waiting = self._waiting
-        while waiting and waiting[0].future.done():
-            waiting.popleft()
+        while self._waiting and self._waiting[0].future.done():
+            self._waiting.popleft()
 
     def _check_deadlines(self) -> None:
         self._timer = None
         too_old = time.monotonic() - self._backend.timeout
-        for job in self._waiting:
-            if job.sent_at > too_old:
-                break
+        while self._waiting:
+            job = self._waiting[0]
             if not job.future.done():
+                if job.sent_at > too_old:
+                    patience = max(0.001, job.sent_at - too_old)
+                    self._timer = self.loop.call_later(patience, self._check_deadlines)
+                    return
                 job.future.set_exception(give_up(job))
-        self._trim()
-        if self._waiting:
-            patience = max(0.001, self._waiting[0].sent_at - too_old)
-            self._timer = self.loop.call_later(patience, self._check_deadlines)
+            self._waiting.popleft()
 
 
 class _LoopJob(WriterJob):
@@ -347,7 +329,7 @@ class _LoopJob(WriterJob):
     sent_at: float
 
 
-class _JoinedStore:
+class SqliteJoinedStore:
     """A store inside the caller's transaction; it never batches."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
@@ -377,7 +359,7 @@ def give_up(job: WriterJob) -> StoreUnavailable:
 # ── the URL ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def parse(url: str) -> tuple[Path, dict[str, object]]:
+def parse(url: str) -> tuple[Path, dict[str, str]]:
     """The file and the options: ``sqlite:///relative.db``, ``sqlite:////absolute/path.db``."""
     try:
         parts = urlsplit(url)
@@ -391,11 +373,8 @@ def parse(url: str) -> tuple[Path, dict[str, object]]:
             "a SQLite store needs a file, or its records would not survive: use sqlite:///semel.db "
             "(or memory:// in tests)"
         )
-    options = dict[str, object](parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(options.keys() - {"timeout", "foreign_keys"}):
-        raise ConfigurationError(f"unknown option of a SQLite store: {', '.join(unknown)}")
     # Absolute at once: a process that changes its folder must not change its store.
-    return Path(path).absolute(), options
+    return Path(path).absolute(), in_url(parts.query, ("timeout", "foreign_keys"), "SQLite")
 
 
 def _nobody() -> None:
@@ -409,7 +388,7 @@ _frozen: list[SqliteBackend | SqliteWriter] = []
 
 
 def _before_fork() -> None:
-    parts: list[SqliteBackend | SqliteWriter] = [*_LIVE, *writers()]
+    parts: list[SqliteBackend | SqliteWriter] = [*_LIVE, *WRITERS]
     for part in parts:
         part.freeze()
         _frozen.append(part)
@@ -425,7 +404,7 @@ def _after_fork_in_child() -> None:
         part = _frozen.pop()
         if isinstance(part, SqliteBackend):
             part.start_anew()
-    forget_writers()
+    WRITERS.clear()  # their threads exist only in the parent
 
 
 def _at_exit() -> None:

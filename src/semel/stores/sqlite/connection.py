@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Plan, Rows, Statement
 
 R = TypeVar("R")
+C = TypeVar("C", bound=sqlite3.Connection)
 
 DIALECT = dialect("sqlite")
 TEXTS = {name: query.text for name, query in DIALECT.queries.items()}
@@ -37,7 +39,7 @@ class OpenFiles:
 
     def __init__(self, path: Path) -> None:
         self._parts = [path]
-        self._opened: tuple[FileId | None, ...] = ()
+        self._opened: list[FileId | None] = []
         self.lost: Path | None = None
         """The log that is gone. It has commits that only this process can still read."""
 
@@ -46,7 +48,7 @@ class OpenFiles:
         found = self._parts[0].resolve()  # the log lies beside the file, not beside a link to it
         logs = [found.with_name(f"{found.name}-{part}") for part in ("wal", "shm")]
         self._parts = [self._parts[0], *logs]
-        self._opened = tuple(map(_file_id, self._parts))
+        self._opened = _file_ids(self._parts)
 
     def closed(self) -> None:
         """Forget the log: the last connection deletes it. Only the database has to stay."""
@@ -54,14 +56,13 @@ class OpenFiles:
 
     def check(self) -> None:
         """Raise when a file was deleted or replaced; after the loss of a log, always."""
-        moved = self.lost
+        opened, moved = self._opened, self.lost
         if moved is None:
-            for part, opened in zip(self._parts, self._opened, strict=False):
-                if _file_id(part) != opened:
-                    moved = part
-                    break
-            else:
+            found = _file_ids(self._parts[: len(opened)])
+            if found == opened:
                 return
+            pairs = zip(self._parts, found, opened, strict=False)
+            moved = next(part for part, now, before in pairs if now != before)
         if moved != self._parts[0]:
             self.lost = moved
         raise StoreUnavailable(
@@ -69,53 +70,74 @@ class OpenFiles:
         )
 
 
-def _file_id(path: Path) -> FileId | None:
-    """Device and inode of the file at a path; None when there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+def _file_ids(paths: Sequence[Path]) -> list[FileId | None]:
+    """Device and inode of the file at each path; None where there is none."""
+    ids: list[FileId | None] = []
+    for path in paths:
+        try:
+            found = path.stat()
+        except OSError:
+            ids.append(None)
+        else:
+            ids.append((found.st_dev, found.st_ino))
+    return ids
 
 
-def connect(path: Path, timeout: float) -> sqlite3.Connection:
+def connect(path: Path, timeout: float, kind: type[C]) -> C:
     """A connection in autocommit mode. Another thread may close it."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 is needed")
     try:
-        return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(
+            path, timeout=timeout, isolation_level=None, check_same_thread=False, factory=kind
+        )
     except sqlite3.OperationalError as error:
         if not path.parent.is_dir():
             raise ConfigurationError(f"the folder {path.parent} does not exist") from error
         raise outage(error, applied=False) from error
 
 
-def open_for_writing(path: Path, timeout: float, now: Micros) -> sqlite3.Connection:
+def close(connection: sqlite3.Connection) -> None:
+    """Close a connection, even one whose own ``close`` is refused."""
+    with suppress(sqlite3.Error):
+        sqlite3.Connection.close(connection)
+
+
+def open_for_writing(path: Path, timeout: float, now: Micros, kind: type[C]) -> C:
     """Open the file; make sure that commits are durable and the schema is up to date."""
-    connection = connect(path, timeout)
+    connection = connect(path, timeout, kind)
     try:
-        make_durable(connection, path, time.monotonic() + timeout)
+        make_durable(connection, path, timeout)
         upgrade(connection, timeout, now)
         # From here on `begin` waits for the lock, not SQLite.
         connection.execute("PRAGMA busy_timeout = 0")
     except sqlite3.Error as error:
-        connection.close()
-        raise opening_error(error, path) from error
+        close(connection)
+        if code(error) == sqlite3.SQLITE_READONLY:
+            raise ConfigurationError(f"{path} is read-only") from error
+        if code(error) == sqlite3.SQLITE_NOTADB:
+            raise ConfigurationError(f"{path} is not a SQLite database") from error
+        raise outage(error, applied=False) from error
     except BaseException:
-        connection.close()
+        close(connection)
         raise
     return connection
 
 
 def open_for_reading(path: Path, timeout: float) -> sqlite3.Connection:
-    connection = connect(path, timeout)
+    connection = connect(path, timeout, sqlite3.Connection)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def make_durable(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+def make_durable(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
     """Set WAL with synchronous=FULL: NORMAL loses acknowledged commits in a power cut."""
-    mode = _journal_mode(connection, deadline)
+    try:
+        # Processes that switch a new file to WAL at once get BUSY without the busy timeout.
+        mode = _when_free(connection, "PRAGMA journal_mode = WAL", timeout).fetchone()[0]
+    except UnicodeDecodeError as error:
+        # SQLite quotes the damaged bytes in its message, and Python cannot decode them.
+        raise StoreCorrupt("the file is damaged: its schema is not text") from error
     connection.execute("PRAGMA synchronous = FULL")
     sync = connection.execute("PRAGMA synchronous").fetchone()[0]
     if mode != "wal" or sync != _FULL_SYNC:
@@ -123,20 +145,6 @@ def make_durable(connection: sqlite3.Connection, path: Path, deadline: float) ->
             f"{path} cannot be used: write-ahead logging did not take effect (journal mode "
             f"{mode!r}, synchronous {sync}); is it on a network file system?"
         )
-
-
-def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
-    # Processes that switch a new file to WAL at the same time get BUSY without the busy timeout.
-    while True:
-        try:
-            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() >= deadline:
-                raise
-            _rest()
-        except UnicodeDecodeError as error:
-            # SQLite quotes the damaged bytes in its message, and Python cannot decode them.
-            raise StoreCorrupt("the file is damaged: its schema is not text") from error
 
 
 def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
@@ -159,38 +167,42 @@ def _drive(
     steps: Generator[Statement | migration.Ddl, Rows, R],
     now: Micros,
 ) -> R:
-    rows: Rows | None = None
-    while True:
-        try:
-            step = next(steps) if rows is None else steps.send(rows)
-        except StopIteration as done:
-            result: R = done.value
-            return result
-        if isinstance(step, Statement):
-            rows = execute(connection, step, now)
-        else:
-            rows = connection.execute(step.text).fetchall()
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Statement):
+                rows = execute(connection, step, now)
+            else:
+                rows = connection.execute(step.text).fetchall()
+            step = steps.send(rows)
+    except StopIteration as done:
+        result: R = done.value
+        return result
 
 
 def begin(connection: sqlite3.Connection, timeout: float) -> None:
-    """Take the write lock.
+    """Take the write lock."""
+    _when_free(connection, "BEGIN IMMEDIATE", timeout)
 
-    SQLite's own busy handler rests up to 100 ms between tries. A busy process leaves the lock free
-    for microseconds only, so others would starve. Short random rests find the gap.
-    """
+
+def _when_free(connection: sqlite3.Connection, statement: str, timeout: float) -> sqlite3.Cursor:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            return
+            return connection.execute(statement)
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
-            _rest()
+            time.sleep(pause())
 
 
-def _rest() -> None:
-    time.sleep(between(0.0002, 0.002))
+def pause() -> float:
+    """Seconds until the next try for the write lock.
+
+    SQLite's own busy handler rests up to 100 ms between tries. A busy process leaves the lock free
+    for microseconds only, so others would starve. Short random pauses find the gap.
+    """
+    return between(0.0002, 0.002)
 
 
 def roll_back(connection: sqlite3.Connection) -> bool:
@@ -204,20 +216,15 @@ def roll_back(connection: sqlite3.Connection) -> bool:
 
 
 def execute(connection: sqlite3.Connection, statement: Statement, now: Micros) -> Rows:
+    """The rows of a statement. Of one in parts, inside the open transaction, all run or none, and
+    the rows are those of the last."""
     params = {**statement.params, "now": now}
-    if statement.name in PARTS:
-        return _execute_parts(connection, PARTS[statement.name], params)
-    return connection.execute(TEXTS[statement.name], params).fetchall()
-
-
-def _execute_parts(
-    connection: sqlite3.Connection, parts: Sequence[str], params: dict[str, object]
-) -> Rows:
-    """Run all parts or none inside the open transaction; returns the rows of the last."""
+    if statement.name not in PARTS:
+        return connection.execute(TEXTS[statement.name], params).fetchall()
     rows: Rows = []
     connection.execute("SAVEPOINT semel_parts")
     try:
-        for part in parts:
+        for part in PARTS[statement.name]:
             rows = connection.execute(part, params).fetchall()
     except sqlite3.Error as error:
         if not spoils_transaction(error):
@@ -267,11 +274,3 @@ def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | Schema
     if is_busy(error):
         return StoreUnavailable("another process held the write lock too long", applied=applied)
     return StoreUnavailable(f"SQLite: {error}", applied=applied)
-
-
-def opening_error(error: sqlite3.Error, path: Path) -> Exception:
-    if code(error) == sqlite3.SQLITE_READONLY:
-        return ConfigurationError(f"{path} is read-only")
-    if code(error) == sqlite3.SQLITE_NOTADB:
-        return ConfigurationError(f"{path} is not a SQLite database")
-    return outage(error, applied=False)

@@ -14,282 +14,29 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections import deque
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Final, TypeVar
 
-from semel.backoff import between
-from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
+from semel.core.operations.requests import Found, NoRecord, Read
 from semel.core.records import Identity
-from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.errors import StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.open_transactions import (
-    ENDED,
-    OVER,
-    SHARED,
-    HeldIdentities,
-    HeldIdentity,
-    LazySessions,
-)
-from semel.stores.sql.plans import plan
-from semel.stores.sqlite.connection import (
-    OpenFiles,
-    is_busy,
-    open_for_reading,
-    outage,
-    roll_back,
-    run,
-)
-from semel.stores.sqlite.fair_lock import FairLock
-from semel.stores.sqlite.handler_connection import (
-    PATIENCE,
+from semel.stores.open_transactions import HeldIdentities, HeldIdentity, LazySessions
+from semel.stores.sqlite import connection as file
+from semel.stores.sqlite.handler_transaction import (
+    AsyncSqliteTransaction,
+    OpenSqliteTransaction,
     SqliteHandlerConnection,
-    close,
-    open_for_handler,
+    SqliteTransaction,
 )
 
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncSession
-    from sqlalchemy.orm import Session
+T = TypeVar("T", bound=OpenSqliteTransaction)
 
-    from semel.stores.sqlalchemy_sessions import JoinedSessions
-
-R = TypeVar("R")
-
-_HELD = "another transaction of this process held the write lock too long"
-_FORKED = "the process forked while the transaction was open, which undid it"
-
-
-class OpenSqliteTransaction:
-    """What the blocking and the async transaction share. Its statements do not wait, since it holds
-    the write lock; only a commit waits, for the disk."""
-
-    def __init__(
-        self,
-        transactions: SqliteTransactions,
-        connection: SqliteHandlerConnection,
-        identity: Identity | None,
-        hold: HeldIdentity,
-    ) -> None:
-        self._transactions = transactions
-        self._connection = connection
-        self._used_by_handler = False
-        self._has_savepoint = False
-        self._turn = connection.turn
-        self._error: SemelError | None = None
-        self._hold: HeldIdentity | None = hold
-        self._sessions: JoinedSessions | None = None
-        self.over = False
-        if identity is None:
-            self._savepoint()
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        if self.over:
-            raise ConfigurationError(OVER)
-        self._used_by_handler = True
-        return self._connection
-
-    @property
-    def session(self) -> Session | AsyncSession:
-        if self.over:
-            raise ConfigurationError(OVER)
-        if self._sessions is None:
-            self._sessions = self._transactions.sessions.open(self._for_session)
-        return self._sessions.session
-
-    def _for_session(self, awaited: bool) -> Any:
-        self._used_by_handler = True
-        if not awaited:
-            return self._connection
-        try:
-            import aiosqlite
-        except ImportError as error:
-            raise ConfigurationError(
-                f"transaction.session needs aiosqlite in an event loop ({error}): "
-                "pip install 'semel[sqlalchemy]'"
-            ) from error
-        connection = aiosqlite.Connection(lambda: self._connection, iter_chunk_size=64)
-        connection._thread.daemon = True
-        return connection
-
-    def _drop_sessions(self) -> None:
-        """Close the sessions before the transaction ends or goes back without them."""
-        sessions, self._sessions = self._sessions, None
-        if sessions is not None:
-            with suppress(Exception):
-                sessions.leave()
-
-    def _perform(self, op: StoreOperation[R]) -> R:
-        with self._for_own_statement() as connection:
-            return run(connection, plan(op), self._transactions.clock())
-
-    def _savepoint(self) -> None:
-        with self._for_own_statement() as connection:
-            connection.execute("SAVEPOINT semel")
-        self._has_savepoint = True
-
-    def _undo(self) -> None:
-        with self._for_own_statement() as connection:
-            _to_savepoint(connection, "ROLLBACK TO semel")
-
-    @contextmanager
-    def _for_own_statement(self) -> Generator[sqlite3.Connection]:
-        """The connection for a statement of semel's own, without the application's factories."""
-        with self._turn:
-            if self.over:
-                raise self._error or ConfigurationError(OVER)
-            if not self._connection.in_transaction:
-                raise ConfigurationError(ENDED)
-            connection = self._connection
-            rows, texts = connection.row_factory, connection.text_factory
-            connection.row_factory, connection.text_factory = None, str
-            try:
-                yield connection
-            except sqlite3.Error as error:
-                raise outage(error, applied=False) from error
-            finally:
-                connection.row_factory, connection.text_factory = rows, texts
-
-    def commit_now(self) -> SemelError | None:
-        """Commit; returns the error, if any. A second call returns the same."""
-        if not self._turn.acquire(timeout=PATIENCE):
-            self._interrupt_and_end(ConfigurationError(SHARED))
-            return self._error
-        try:
-            if not self.over:
-                self._error = self._committed()
-                self._end(reusable=self._error is None)
-            return self._error
-        finally:
-            self._turn.release()
-
-    def _committed(self) -> SemelError | None:
-        connection = self._connection
-        if not connection.in_transaction:
-            return ConfigurationError(ENDED)
-        try:
-            if self._has_savepoint:
-                _to_savepoint(connection, "RELEASE semel")
-            connection.execute("COMMIT")
-        except ConfigurationError as error:
-            return error
-        except sqlite3.Error as error:
-            # The log may hold the commit although its sync failed. A commit that was refused
-            # before that was surely not applied.
-            undone = roll_back(connection)
-            surely = undone and (is_busy(error) or isinstance(error, sqlite3.IntegrityError))
-            refusal = StoreUnavailable(
-                f"SQLite refused the commit: {error}", applied=False if surely else None
-            )
-            refusal.__cause__ = error
-            return refusal
-        return None
-
-    def roll_back_now(self) -> None:
-        self._interrupt_and_end(StoreUnavailable("the transaction was rolled back", applied=False))
-
-    def sever(self, why: str) -> bool:
-        self._used_by_handler = True
-        if not self._connection.interrupt_others():
-            return False  # SQLite is inside a Python function of the application
-        self._turn.release()
-        self._interrupt_and_end(StoreUnavailable(f"SQLite: {why}", applied=False))
-        return True
-
-    def _interrupt_and_end(self, error: SemelError) -> None:
-        """Interrupt a running statement, wait for it to stop, and end the transaction."""
-        while not self._connection.interrupt_others():
-            pass
-        try:
-            if not self.over:
-                self._error = error
-                self._end(reusable=True)
-        finally:
-            self._turn.release()
-
-    def _end(self, *, reusable: bool) -> None:
-        self.over = True
-        self._hold = None
-        self._connection.close_cursors()
-        clean = roll_back(self._connection)
-        self._transactions.give_back(
-            self, self._connection, reusable=reusable and clean and not self._used_by_handler
-        )
-
-
-def _to_savepoint(connection: sqlite3.Connection, statement: str) -> None:
-    try:
-        connection.execute(statement)
-    except sqlite3.OperationalError as error:
-        if "no such savepoint" in str(error):
-            raise ConfigurationError(ENDED) from None
-        raise
-
-
-class SqliteTransaction(OpenSqliteTransaction):
-    """See `semel.stores.base.Transaction`."""
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        return self._perform(op)
-
-    def savepoint(self) -> None:
-        self._savepoint()
-
-    def undo(self) -> None:
-        self._drop_sessions()
-        self._undo()
-
-    def flush(self) -> None:
-        if self._sessions is not None:
-            self._sessions.flush()
-
-    def commit(self) -> None:
-        self._drop_sessions()
-        if error := self.commit_now():
-            raise error
-
-    def roll_back(self) -> None:
-        self._drop_sessions()
-        self.roll_back_now()
-
-
-class AsyncSqliteTransaction(OpenSqliteTransaction):
-    """See `semel.stores.base.AsyncTransaction`."""
-
-    _committing: asyncio.Task[SemelError | None] | None = None
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        return self._perform(op)
-
-    async def savepoint(self) -> None:
-        self._savepoint()
-
-    async def undo(self) -> None:
-        self._drop_sessions()
-        self._undo()
-
-    async def flush(self) -> None:
-        if self._sessions is not None:
-            await self._sessions.aflush()
-
-    async def commit(self) -> None:
-        """Commit in a task of its own, which no cancellation stops; a second call has the same
-        outcome."""
-        self._drop_sessions()
-        if self._committing is None:
-            self._committing = keep(in_thread(self.commit_now))
-        if error := await asyncio.shield(self._committing):
-            raise error
-
-    async def roll_back(self) -> None:
-        self._drop_sessions()
-        if self._committing is not None:
-            with suppress(Exception):
-                await asyncio.shield(self._committing)
-        self.roll_back_now()
+_HELD: Final = "another transaction of this process held the write lock too long"
+_FORKED: Final = "the process forked while the transaction was open, which undid it"
 
 
 class SqliteTransactions:
@@ -301,16 +48,17 @@ class SqliteTransactions:
         self._foreign_keys = foreign_keys
         self.clock = clock
         self.sessions = LazySessions("sqlite")
-        self._reset()
+        self.start_anew()
 
-    def _reset(self) -> None:
+    def start_anew(self) -> None:
+        """Hold and remember nothing, as in a forked child."""
         self._lock = threading.Lock()
         self._turns = FairLock()
         self._holds = HeldIdentities()
         self._live: set[SqliteHandlerConnection] = set()
         self._idle: SqliteHandlerConnection | None = None
         self._open_reader: sqlite3.Connection | None = None
-        self._files = OpenFiles(self._path)
+        self._files = file.OpenFiles(self._path)
         self._open: OpenSqliteTransaction | None = None
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────
@@ -329,7 +77,7 @@ class SqliteTransactions:
                 begun = self._try_begin(SqliteTransaction, connection, identity, hold)
                 if begun is not None or _too_late(deadline, identity):
                     return begun
-                time.sleep(_rest())
+                time.sleep(file.pause())
         finally:
             if begun is None:
                 self._give_up(connection)
@@ -347,6 +95,9 @@ class SqliteTransactions:
         finally:
             transaction.roll_back()
 
+    async def aascertain(self, identity: Identity) -> Found | NoRecord:
+        return await in_thread(partial(self.ascertain, identity))
+
     # ── event loops ──────────────────────────────────────────────────────────────────────────────
 
     async def abegin(self, identity: Identity | None) -> AsyncSqliteTransaction | None:
@@ -363,22 +114,10 @@ class SqliteTransactions:
                 begun = self._try_begin(AsyncSqliteTransaction, connection, identity, hold)
                 if begun is not None or _too_late(deadline, identity):
                     return begun
-                await asyncio.sleep(_rest())
+                await asyncio.sleep(file.pause())
         finally:
             if begun is None:
                 self._give_up(connection)
-
-    async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        try:
-            transaction = await self.abegin(None)
-        except StoreUnavailable as error:
-            raise StoreUnavailable(str(error), applied=None) from error
-        if transaction is None:
-            raise AssertionError("without a key nobody is in the way")
-        try:
-            return await transaction.perform(Read(identity))
-        finally:
-            await transaction.roll_back()
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
@@ -407,7 +146,7 @@ class SqliteTransactions:
 
     def _close_open_reader(self) -> None:
         if self._open_reader is not None:
-            close(self._open_reader)
+            file.close(self._open_reader)
             self._open_reader = None
             self._files.closed()
 
@@ -426,10 +165,10 @@ class SqliteTransactions:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:
-                if is_busy(error):
+                if file.is_busy(error):
                     return None
                 self._close(connection)
-                raise outage(error, applied=False) from error
+                raise file.outage(error, applied=False) from error
             self._check_files(connection)
             begun = kind(self, connection, identity, hold)
             self._open = begun
@@ -447,19 +186,21 @@ class SqliteTransactions:
 
     def _keep(self, connection: SqliteHandlerConnection) -> None:
         with self._lock:
-            if self._idle is None and connection in self._live and roll_back(connection):
+            if self._idle is None and connection in self._live and file.roll_back(connection):
                 self._idle = connection
             else:
                 self._close(connection)
 
     def _close(self, connection: SqliteHandlerConnection) -> None:
         self._live.discard(connection)
-        close(connection)
+        file.close(connection)
 
     def _connect(self) -> SqliteHandlerConnection:
         with self._lock:
             self._check_files(None)
-            connection = open_for_handler(self._path, self._timeout, self.clock)
+            connection = file.open_for_writing(
+                self._path, self._timeout, self.clock(), SqliteHandlerConnection
+            )
             if self._foreign_keys:
                 # Now: inside a transaction SQLite ignores it.
                 connection.execute("PRAGMA foreign_keys = ON")
@@ -467,7 +208,7 @@ class SqliteTransactions:
             if self._open_reader is None:
                 # A reader stays open: closing the last connection to a file folds its log into
                 # it, which takes long.
-                self._open_reader = open_for_reading(self._path, self._timeout)
+                self._open_reader = file.open_for_reading(self._path, self._timeout)
                 self._open_reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 self._files.opened()
         return connection
@@ -517,12 +258,6 @@ class SqliteTransactions:
     def thaw(self) -> None:
         self._lock.release()
 
-    def start_anew(self) -> None:
-        self._reset()
-
-
-T = TypeVar("T", bound=OpenSqliteTransaction)
-
 
 def _too_late(deadline: float, identity: Identity | None) -> bool:
     """Whether the time is over. The process that held the write lock all the time may hold this
@@ -535,7 +270,102 @@ def _too_late(deadline: float, identity: Identity | None) -> bool:
     return True
 
 
-def _rest() -> float:
-    """Seconds until the next try. A busy process leaves the lock free for microseconds only, so
-    the rests are short and random."""
-    return between(0.0002, 0.002)
+# ── who is next ───────────────────────────────────────────────────────────────────────────────────
+
+
+class _ThreadWaiter:
+    """``hand_over`` gives the lock to this waiter; False when it no longer waits."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def hand_over(self) -> bool:
+        self.lock.release()
+        return True
+
+
+class _TaskWaiter:
+    def __init__(self, owner: FairLock) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+
+    def hand_over(self) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._take)
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+    def _take(self) -> None:
+        if self.future.done():
+            self._owner.release()
+        else:
+            self.future.set_result(None)
+
+
+class FairLock:
+    """A lock for threads and tasks alike, first come, first served. It goes from one holder
+    straight to the next in line; nobody can slip in between."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+        self._line: deque[_ThreadWaiter | _TaskWaiter] = deque()
+
+    def acquire(self, timeout: float) -> bool:
+        """Wait for at most ``timeout`` seconds."""
+        waiter = _ThreadWaiter()
+        if self._taken_or_queued(waiter) or waiter.lock.acquire(timeout=timeout):
+            return True
+        return not self._leave_line(waiter)
+
+    async def aacquire(self, timeout: float) -> bool:  # noqa: ASYNC109 - as `acquire`
+        waiter = _TaskWaiter(self)
+        if self._taken_or_queued(waiter):
+            return True
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter.future
+        except TimeoutError:
+            self._give_up(waiter)
+            return False
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
+        return True
+
+    def release(self) -> None:
+        """Hand the lock to the next in line who still waits."""
+        while True:
+            with self._lock:
+                if not self._line:
+                    self._taken = False
+                    return
+                waiter = self._line.popleft()
+            if waiter.hand_over():
+                return
+
+    def _taken_or_queued(self, waiter: _ThreadWaiter | _TaskWaiter) -> bool:
+        """True: the lock was free and is now taken. False: the waiter stands in line."""
+        with self._lock:
+            if self._taken:
+                self._line.append(waiter)
+                return False
+            self._taken = True
+            return True
+
+    def _leave_line(self, waiter: _ThreadWaiter | _TaskWaiter) -> bool:
+        """False when the lock was handed to it in the meantime."""
+        with self._lock:
+            try:
+                self._line.remove(waiter)
+            except ValueError:
+                return False
+            return True
+
+    def _give_up(self, waiter: _TaskWaiter) -> None:
+        if not self._leave_line(waiter) and waiter.future.done() and not waiter.future.cancelled():
+            self.release()  # handed over and given up in one turn; a later hand-over notices
+        waiter.future.cancel()

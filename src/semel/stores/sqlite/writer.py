@@ -2,6 +2,12 @@
 
 Operations queue up while the disk syncs. The writer takes all that wait, runs them in one
 transaction and replies after its COMMIT. A single operation waits for nobody.
+
+Claims and completions are nearly all of the traffic: all claims of a batch go as one statement, and
+so do all completions. When a row was not as expected, and for everything else, the operation's own
+plan runs. Sending it again is safe, because every operation is idempotent per fence. The operations
+of one batch are concurrent (none was acknowledged before another was queued), so any order is
+legal.
 """
 
 from __future__ import annotations
@@ -11,41 +17,61 @@ import sqlite3
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from semel.core.records import Identity, Micros, Record
+from semel.core.operations.requests import Applied, Claim, Claimed, Complete, StoreOperation
+from semel.core.records import Identity, Micros, OnLapse, Record, State
+from semel.core.texts import described, shown
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
-from semel.stores.sql.plans import Plan
+from semel.stores.sql.plans import Plan, plan
 from semel.stores.sql.rows import record
-from semel.stores.sqlite.batching import Mailbox, WriterJob, run_batch
-from semel.stores.sqlite.connection import (
-    TEXTS,
-    OpenFiles,
-    begin,
-    is_busy,
-    open_for_reading,
-    open_for_writing,
-    outage,
-    roll_back,
-    run,
-)
+from semel.stores.sqlite import connection as file
 
 R = TypeVar("R")
 
 BATCH: Final = 256
 """Most operations in one transaction: it bounds how long the write lock is held."""
+SIZES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Rows per statement. Each size is prepared once; a batch in between repeats its last row."""
 
-_LOOK: Final = TEXTS["look"].replace(":identity", "?")
-"""Its parameter is bound as a bytearray: `batching` says why."""
+# Short parameters are bound as bytearrays: for each one of type bytes sqlite3 looks for an adapter,
+# which takes longer than to copy and bind it.
+_LOOK: Final = file.TEXTS["look"].replace(":identity", "?")
+_ON_LAPSE: Final = {
+    choice: (choice.value, "resume" if choice is OnLapse.RESUME else "lease") for choice in OnLapse
+}
+"""The column values: the choice itself, and who acts when the lease has run out."""
+_COMPLETED: Final = State.COMPLETED
+
+
+class Mailbox(Protocol):
+    """Receives finished jobs: all of its jobs of one batch in one call."""
+
+    def deliver(self, jobs: Sequence[WriterJob]) -> None: ...
+
+
+class WriterJob:
+    """One queued operation. ``reply`` or ``error`` is set before it is delivered."""
+
+    __slots__ = ("deliver_to", "error", "op", "reply", "taken", "withdrawn", "writer")
+
+    def __init__(self, op: StoreOperation[Any], deliver_to: Mailbox) -> None:
+        self.op = op
+        self.deliver_to = deliver_to
+        self.writer: SqliteWriter | None = None
+        self.reply: Any = None
+        self.error: BaseException | None = None
+        self.taken = False
+        self.withdrawn = False
 
 
 class SqliteReader:
     """A read-only connection. One thread uses it, any thread may close it: both take its lock."""
 
-    def __init__(self, path: Path, timeout: float, files: OpenFiles) -> None:
+    def __init__(self, path: Path, timeout: float, files: file.OpenFiles) -> None:
         self._path = path
         self._timeout = timeout
         self._files = files
@@ -57,42 +83,22 @@ class SqliteReader:
         """The cursor; the caller holds the lock."""
         if self.cursor is None:
             self._files.check()
-            self.cursor = open_for_reading(self._path, self._timeout).cursor()
+            self.cursor = file.open_for_reading(self._path, self._timeout).cursor()
         return self.cursor
 
     def close(self) -> None:
-        with self.lock:
-            self._drop()
-
-    def freeze(self) -> None:
-        """Close it, and keep it closed until ``thaw``."""
-        self.lock.acquire()
-        self._drop()
-
-    def thaw(self) -> None:
-        self.lock.release()
-
-    def _drop(self) -> None:
+        """Close the connection; the caller holds the lock."""
         if self.cursor is not None:
             self.cursor.connection.close()
             self.cursor = None
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self._drop()
+            self.close()
 
 
-_WRITERS: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
-
-
-def writers() -> list[SqliteWriter]:
-    """Every writer of this process, also one that is closing."""
-    return list(_WRITERS)
-
-
-def forget_writers() -> None:
-    """In a forked child: the writers' threads exist only in the parent."""
-    _WRITERS.clear()
+WRITERS: Final[weakref.WeakSet[SqliteWriter]] = weakref.WeakSet()
+"""Every writer of this process, also one that is closing."""
 
 
 class SqliteWriter:
@@ -110,7 +116,7 @@ class SqliteWriter:
         self._wake.acquire()
         self._writing = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._files = OpenFiles(path)
+        self._files = file.OpenFiles(path)
         self._local = threading.local()
         self._readers: weakref.WeakSet[SqliteReader] = weakref.WeakSet()
         self._frozen: list[SqliteReader] = []
@@ -118,7 +124,7 @@ class SqliteWriter:
         """The file is open and its schema is right, so readers may use it."""
         self.contended = False
         """Another process has the write lock: a claim reads its record before it queues."""
-        _WRITERS.add(self)
+        WRITERS.add(self)
         self._thread = threading.Thread(target=self._work, name="semel-sqlite", daemon=True)
         self._thread.start()
 
@@ -136,7 +142,7 @@ class SqliteWriter:
                 # All rows, though there is one at most: an unfinished read would hold a lock.
                 rows = cursor.execute(_LOOK, (bytearray(identity),)).fetchall()
         except sqlite3.Error as error:
-            raise outage(error, applied=False) from error
+            raise file.outage(error, applied=False) from error
         return (record(rows[0]) if rows else None), self._clock()
 
     def ask(self, steps: Plan[R]) -> R:
@@ -144,9 +150,16 @@ class SqliteWriter:
         reader: SqliteReader = getattr(self._local, "reader", None) or self._new_reader()
         try:
             with reader.lock:
-                return run(reader.open().connection, steps, self._clock())
+                return file.run(reader.open().connection, steps, self._clock())
         except sqlite3.Error as error:
-            raise outage(error, applied=False) from error
+            raise file.outage(error, applied=False) from error
+
+    def _new_reader(self) -> SqliteReader:
+        """A reader for the calling thread."""
+        reader = self._local.reader = SqliteReader(self._path, self._timeout, self._files)
+        with self._lock:
+            self._readers.add(reader)
+        return reader
 
     def submit(self, jobs: Sequence[WriterJob]) -> bool:
         """Queue jobs; False when the writer is closing and takes no more."""
@@ -181,18 +194,12 @@ class SqliteWriter:
         self._thread.join()
         self._close_readers()
 
-    def _new_reader(self) -> SqliteReader:
-        """A reader for the calling thread."""
-        reader = self._local.reader = SqliteReader(self._path, self._timeout, self._files)
-        with self._lock:
-            self._readers.add(reader)
-        return reader
-
     def _close_readers(self) -> None:
         with self._lock:
             readers = list(self._readers)
         for reader in readers:
-            reader.close()
+            with reader.lock:
+                reader.close()
 
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
@@ -207,12 +214,13 @@ class SqliteWriter:
         self._lock.acquire()
         self._frozen = list(self._readers)
         for reader in self._frozen:
-            reader.freeze()
+            reader.lock.acquire()
+            reader.close()
         self._drop_connection()
 
     def thaw(self) -> None:
         for reader in self._frozen:
-            reader.thaw()
+            reader.lock.release()
         self._frozen = []
         self._lock.release()
         self._writing.release()
@@ -220,7 +228,18 @@ class SqliteWriter:
     # ── the writer thread ────────────────────────────────────────────────────────────────────────
 
     def _work(self) -> None:
-        while self._wait():
+        """Write what is queued; ends when the queue is empty and the writer closes."""
+        while True:
+            with self._lock:
+                while self._jobs and self._jobs[0].withdrawn:
+                    self._jobs.popleft()
+                empty = not self._jobs
+                if empty and self._closing:
+                    break
+                self._idle = empty
+            if empty:
+                self._wake.acquire()
+                continue
             with self._writing:
                 batch = self._write_queued()
             deliver(batch)
@@ -228,38 +247,30 @@ class SqliteWriter:
             del batch
         self._drop_connection()
 
-    def _wait(self) -> bool:
-        """Wait until something is queued; False when the queue is empty and the writer closes."""
-        while True:
-            with self._lock:
-                while self._jobs and self._jobs[0].withdrawn:
-                    self._jobs.popleft()
-                if self._jobs:
-                    return True
-                if self._closing:
-                    return False
-                self._idle = True
-            self._wake.acquire()
-
     def _take(self) -> list[WriterJob]:
         """Take all queued jobs, up to `BATCH`."""
+        batch: list[WriterJob] = []
         with self._lock:
-            jobs = self._jobs
-            batch = [jobs.popleft() for _ in range(min(len(jobs), BATCH))]
-            for job in batch:
-                job.taken = True
-        return [job for job in batch if not job.withdrawn]
+            while self._jobs and len(batch) < BATCH:
+                job = self._jobs.popleft()
+                if not job.withdrawn:
+                    job.taken = True
+                    batch.append(job)
+        return batch
 
     def _write_queued(self) -> list[WriterJob]:
         """Take the write lock first, then the jobs: a job that still waits can be withdrawn."""
         try:
             connection = self._opened()
             self._begin(connection)
-        except sqlite3.Error as error:
-            # While another process holds the lock, each caller waits until its own deadline.
-            return [] if is_busy(error) else self._fail_queued(outage(error, applied=False))
         except Exception as error:
-            return self._fail_queued(error)
+            # While another process holds the lock, each caller waits until its own deadline.
+            batch: list[WriterJob] = []
+            if not isinstance(error, sqlite3.Error):
+                _fail(batch := self._take(), error)
+            elif not file.is_busy(error):
+                _fail(batch := self._take(), file.outage(error, applied=False))
+            return batch
         batch = self._take()
         try:
             self._transact(connection, batch)
@@ -267,21 +278,6 @@ class SqliteWriter:
             # A bug. The thread must go on: without it every later caller would wait in vain.
             self._drop_connection()
             _fail(batch, StoreUnavailable(f"the writer failed: {error!r}"))
-        return batch
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            self.contended = True
-            begin(connection, self._timeout)
-        self.contended = False
-
-    def _fail_queued(self, error: Exception) -> list[WriterJob]:
-        batch = self._take()
-        _fail(batch, error)
         return batch
 
     def _opened(self) -> sqlite3.Connection:
@@ -296,10 +292,22 @@ class SqliteWriter:
                 self._close_readers()
             raise
         if self._connection is None:
-            self._connection = open_for_writing(self._path, self._timeout, self._clock())
+            self._connection = file.open_for_writing(
+                self._path, self._timeout, self._clock(), sqlite3.Connection
+            )
             self._files.opened()
             self.ready = True
         return self._connection
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not file.is_busy(error):
+                raise
+            self.contended = True
+            file.begin(connection, self._timeout)
+        self.contended = False
 
     def _transact(self, connection: sqlite3.Connection, batch: Sequence[WriterJob]) -> None:
         try:
@@ -312,26 +320,26 @@ class SqliteWriter:
         except sqlite3.Error as error:
             # The log may hold the commit although its sync failed. Only when the lock could not be
             # had was surely nothing written.
-            undone = roll_back(connection) and is_busy(error)
+            undone = file.roll_back(connection) and file.is_busy(error)
             self._drop_connection()
-            _fail(batch, outage(error, applied=False if undone else None))
+            _fail(batch, file.outage(error, applied=False if undone else None))
 
     def _abort(
         self, connection: sqlite3.Connection, batch: Sequence[WriterJob], error: sqlite3.Error
     ) -> None:
         """Undo the transaction, then run each operation in a transaction of its own."""
-        undone = roll_back(connection)
+        undone = file.roll_back(connection)
         if not undone:
             self._drop_connection()
         if not undone or len(batch) == 1:
-            _fail(batch, outage(error, applied=False if undone else None))
+            _fail(batch, file.outage(error, applied=False if undone else None))
             return
         for job in batch:
             job.reply = job.error = None
             try:
-                begin(connection, self._timeout)
+                file.begin(connection, self._timeout)
             except sqlite3.Error as refusal:
-                _fail([job], outage(refusal, applied=False))
+                _fail([job], file.outage(refusal, applied=False))
             else:
                 self._transact(connection, [job])
 
@@ -339,8 +347,7 @@ class SqliteWriter:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._files.closed()
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+            file.close(connection)
 
 
 def _fail(batch: Sequence[WriterJob], error: Exception) -> None:
@@ -365,3 +372,116 @@ def deliver(batch: Sequence[WriterJob]) -> None:
         # An error in a mailbox must not end the writer thread.
         with contextlib.suppress(Exception):
             mailbox.deliver(jobs)
+
+
+# ── many operations in one transaction ────────────────────────────────────────────────────────────
+
+
+def run_batch(connection: sqlite3.Connection, batch: Sequence[WriterJob], now: Micros) -> None:
+    """Set the reply or the error of each job. Raises when the whole transaction is spoilt."""
+    if len(batch) > 1:
+        claims: list[WriterJob] = []
+        completions: list[WriterJob] = []
+        for job in batch:
+            op = job.op
+            if type(op) is Complete:
+                completions.append(job)
+            elif type(op) is Claim and (op.fresh_until is None or op.fresh_until >= now):
+                claims.append(job)
+        for jobs, many in ((claims, _CLAIM), (completions, _COMPLETE)):
+            for start in range(0, len(jobs) - 1, SIZES[-1]):
+                _run_many(connection, jobs[start : start + SIZES[-1]], now, many)
+            # At once: no later operation may undo what took effect before its reply is set.
+            _run_each(connection, jobs, now)
+    _run_each(connection, batch, now)
+
+
+def _run_each(connection: sqlite3.Connection, jobs: Sequence[WriterJob], now: Micros) -> None:
+    """Run each job that has neither reply nor error. An error of one undoes only its statement."""
+    for job in jobs:
+        if job.reply is not None or job.error is not None:
+            continue
+        try:
+            job.reply = file.run(connection, plan(job.op), now)
+        except sqlite3.Error as error:
+            if file.spoils_transaction(error):
+                raise
+            job.error = file.outage(error, applied=False)
+        except Exception as error:
+            job.error = error
+
+
+class _Many:
+    """One statement for many operations of a kind.
+
+    ``values``: the parameters of all rows. ``replies``: the replies when every row was changed.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        values: Callable[[Any, Micros], list[object]],
+        replies: Callable[[Any, Micros], Sequence[object]],
+    ) -> None:
+        compiled = file.DIALECT.queries[query]
+        self.width = len(compiled.takes)
+        self.texts = {size: compiled.for_rows(size) for size in SIZES}
+        self.values = values
+        self.replies = replies
+
+
+def _run_many(
+    connection: sqlite3.Connection, jobs: Sequence[WriterJob], now: Micros, many: _Many
+) -> None:
+    """Run one statement for all of them, and set their replies if it changed every row."""
+    ops = [job.op for job in jobs]
+    size = next(size for size in SIZES if size >= len(ops))
+    try:
+        values = many.values(ops, now)
+        values += values[-many.width :] * (size - len(ops))
+        changed = connection.execute(many.texts[size], values).rowcount
+    except sqlite3.Error as error:
+        if file.spoils_transaction(error):
+            raise
+        return
+    except Exception:
+        # One of them cannot be written at all. Each runs alone next, and only that one fails.
+        return
+    if changed == len(ops):
+        for job, reply in zip(jobs, many.replies(ops, now), strict=True):
+            job.reply = reply
+
+
+def _claim_values(ops: Sequence[Claim], now: Micros) -> list[object]:
+    values: list[object] = []
+    for op in ops:
+        origin = op.origin
+        place = (origin.tenant, origin.method, origin.path, origin.key)
+        fingerprint, *texts = described(op.fingerprint, *place)
+        values += (bytearray(op.identity), bytearray(op.fence), fingerprint, bytearray(op.fields))
+        values += texts
+        on_lapse, duty = _ON_LAPSE[op.on_lapse]
+        values += (on_lapse, now, now + op.lease, duty, op.request, op.terms)
+    return values
+
+
+def _claimed(ops: Sequence[Claim], now: Micros) -> Sequence[object]:
+    return [Claimed(now + op.lease, now, now) for op in ops]
+
+
+def _complete_values(ops: Sequence[Complete], now: Micros) -> list[object]:
+    values: list[object] = []
+    for op in ops:
+        expires_at = now + op.retention
+        resource = None if op.resource is None else shown(op.resource)
+        values += (bytearray(op.identity), bytearray(op.fence), op.snapshot)
+        values += (expires_at, expires_at + op.tombstone, resource)
+    return values
+
+
+def _completed(ops: Sequence[Complete], now: Micros) -> Sequence[object]:
+    return [Applied(_COMPLETED, now, None, now + op.retention) for op in ops]
+
+
+_CLAIM: Final = _Many("claim_many", _claim_values, _claimed)
+_COMPLETE: Final = _Many("complete_many", _complete_values, _completed)
