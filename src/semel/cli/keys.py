@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from semel.core.maintenance import Erasure
     from semel.core.operations.requests import Recalled, Written
     from semel.core.records import Glimpse, Identity, Micros, State
+    from semel.operators.lists import Page
     from semel.operators.operator import Operator
-    from semel.operators.records import Page
     from semel.operators.rotation import Rotation
 
 STATES: Final = ("pending", "in_progress", "completed", "failed_retryable", "unknown", "expired")
@@ -84,7 +84,7 @@ def list_(
     """
     from semel.cli.views import glimpse_document
     from semel.core.records import State
-    from semel.operators.records import RecordFilter, page
+    from semel.operators.lists import RecordFilter, page
 
     with errors_as_sentences():
         opened = target.operator()

@@ -199,7 +199,7 @@ def find_record(operator: Operator, text: str) -> Recalled:
 def identity_of(operator: Operator, text: str) -> Identity:
     """The whole identity, or the only one that begins so."""
     from semel.core.records import Identity
-    from semel.operators.records import find_by_prefix
+    from semel.operators.lists import find_by_prefix
 
     digits = text.lower()
     if not digits or set(digits) - set("0123456789abcdef") or len(digits) > 64:

@@ -18,7 +18,7 @@ from semel.core.request import keys
 from semel.core.stored import snapshot
 from semel.core.unknown.settlement import in_doubt
 from semel.errors import StoreError
-from semel.operators.operator import effects
+from semel.operators.lists import effects
 
 if TYPE_CHECKING:
     from semel.core.operations.audit import AuditEntry
