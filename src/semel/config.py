@@ -141,8 +141,9 @@ def _table(where: str, given: object, known: Collection[str] | None = None) -> d
     if type(given) is not dict:
         raise ConfigurationError(f"{where} must be a table")
     table = cast("dict[str, Any]", given)
-    for option in table if known is not None else ():
-        _known(f"{where}: {option}", option, known or ())
+    if known is not None:
+        for option in table:
+            _known(f"{where}: {option}", option, known)
     return table
 
 

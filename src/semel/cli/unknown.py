@@ -16,18 +16,9 @@ from semel.core.operations.requests import Applied
 from semel.core.records import Case, Micros, Response
 from semel.core.recovery import journal
 from semel.core.request.keys import mask
+from semel.core.unknown import settlement
 from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry_about
 from semel.core.unknown.probe import GivenUp, Inspection
-from semel.core.unknown.settlement import (
-    ONCE,
-    Passed,
-    Running,
-    Settled,
-    Undecided,
-    Unusable,
-    call_in_doubt,
-    in_doubt,
-)
 
 
 @click.group()
@@ -82,7 +73,7 @@ def show(target: Target, identity: str, call: str | None, as_json: bool) -> None
     document = case_document(case)
     points = journal.decode(case.journal).points
     document["points"] = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
-    name = call or in_doubt(case)
+    name = call or settlement.in_doubt(case)
     document["downstream_key"] = (
         None if name is None else inquiry_about(case, name).downstream_key()
     )
@@ -113,7 +104,7 @@ def probe(target: Target, identity: str, as_json: bool) -> None:
 
 def _report(result: Inspection | None, as_json: bool) -> None:
     """Print whether the record was settled; exit code 1 if it was not."""
-    settled, said = isinstance(result, Settled), _sentence(result)
+    settled, said = isinstance(result, settlement.Settled), _sentence(result)
     if as_json:
         output.print_json({"settled": settled, "said": said})
     else:
@@ -124,15 +115,15 @@ def _report(result: Inspection | None, as_json: bool) -> None:
 
 def _sentence(result: Inspection | None) -> str:
     match result:
-        case None | Passed(state=None):
+        case None | settlement.Passed(state=None):
             return "there is no such record any more"
-        case Settled(state):
+        case settlement.Settled(state):
             return f"settled: {state.value}"
-        case Undecided(reason) | Unusable(reason) | GivenUp(reason):
+        case settlement.Undecided(reason) | settlement.Unusable(reason) | GivenUp(reason):
             return f"not settled: {reason}"
-        case Running(state, until):
+        case settlement.Running(state, until):
             return f"not settled: it is {state.value}, leased until {output.moment(until)}"
-        case Passed(state):
+        case settlement.Passed(state):
             return f"not settled: it is {state} already"
 
 
@@ -195,7 +186,7 @@ def _evidence(
 ) -> Evidence:
     if not happened:
         return Absent(final=True)
-    call = call or call_in_doubt(case)
+    call = call or settlement.call_in_doubt(case)
     if call is None and case.journal is not None and status is None:
         output.fail(
             "no call of the operation is in doubt: end it with the answer of --status and --body, "
@@ -210,7 +201,7 @@ def _evidence(
             f"the operation goes on with the result of {call!r}: give it with --body",
             output.MISUSED,
         )
-    if text is not None and (call is not None or case.origin.method == ONCE):
+    if text is not None and (call is not None or case.origin.method == settlement.ONCE):
         try:
             return Happened(json.loads(text), provider_id)
         except ValueError as error:
@@ -226,11 +217,11 @@ def _evidence(
 def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
     """What settling will do."""
     where = f"{case.origin.method} {case.origin.path} of {output.moment(case.record.created_at)}"
-    if call is not None and call != call_in_doubt(case):
+    if call is not None and call != settlement.call_in_doubt(case):
         return f"{where}: what {call!r} came to is forgotten, and what you say now holds instead."
     if not isinstance(evidence, Happened):
         return f"{where}: did not happen and no longer can. The next retry runs it."
-    if call_in_doubt(case) is not None:
+    if settlement.call_in_doubt(case) is not None:
         return f"{where}: its call happened. The operation goes on behind it."
     if evidence.result is None:
         return f"{where}: happened. Retries learn that it did, without an answer (409)."
