@@ -62,35 +62,26 @@ def _around(text: str, canary: str) -> str:
 def watch() -> Iterator[None]:
     """Listen to everything that semel says in this process."""
     from semel.errors import SemelError
-    from semel.log import _Log  # type: ignore[attr-defined]
+    from semel.log import log
     from semel.runtime.events import Events
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Log, "__getattr__", _heard(_Log.__getattr__))
+        for name in ("debug", "info", "warning", "error", "exception", "critical", "log"):
+            patch.setattr(log, name, _heard(name, getattr(log, name)))
         patch.setattr(Events, "emit", _emitting(Events.emit))
         patch.setattr(SemelError, "__init__", _raising(SemelError.__init__))
         yield
 
 
-_SPEAKS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+def _heard(name: str, method: Callable[..., None]) -> Callable[..., None]:
+    """A method of the logger; its lines are looked at also where the level keeps them silent."""
 
+    def speak(*arguments: Any, **how: Any) -> None:
+        said = arguments[1:] if name == "log" else arguments
+        look("a line of the log", _line(*said, traced=name == "exception", **how))
+        method(*arguments, **how)
 
-def _heard(getattr_: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    """The logger, whose lines are looked at also where its level would keep them silent."""
-
-    def attribute(self: Any, name: str) -> Any:
-        method = getattr_(self, name)
-        if name not in _SPEAKS:
-            return method
-
-        def speak(*arguments: Any, **how: Any) -> Any:
-            said = arguments[1:] if name == "log" else arguments
-            look("a line of the log", _line(*said, traced=name == "exception", **how))
-            return method(*arguments, **how)
-
-        return speak
-
-    return attribute
+    return speak
 
 
 def _line(text: str, *arguments: Any, traced: bool = False, **how: Any) -> str:

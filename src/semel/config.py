@@ -11,8 +11,8 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -60,9 +60,6 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     return Settings(**{**_from_file(path, environ), **_from_environment(environ)})
 
 
-# ── the environment ───────────────────────────────────────────────────────────────────────────────
-
-
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for variable, text in environ.items():
@@ -73,6 +70,35 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             _known(variable, option, _SCALARS)
             given[option] = _SCALARS[option](variable, text)
     return given
+
+
+def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    named = path or (Path(environ["SEMEL_CONFIG"]) if "SEMEL_CONFIG" in environ else None)
+    file = named or Path(FILE)
+    if named is None and not file.exists():
+        return {}
+    try:
+        parsed = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not TOML: {error}") from error
+    settings: dict[str, Any] = {}
+    for option, given in parsed.items():
+        where = f"{file}: {option}"
+        _known(where, option, _IN_FILE)
+        settings[option] = _IN_FILE[option](where, given)
+    return settings
+
+
+def _known(where: str, option: str, known: Iterable[str]) -> None:
+    if option not in known:
+        near = difflib.get_close_matches(option, list(known), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigurationError(f"{where} is not a setting of semel{hint}")
+
+
+# ── values ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _text(where: str, given: object) -> str:
@@ -90,79 +116,41 @@ def _interval(where: str, given: object) -> timedelta | None:
     return None if word(given) is False else duration(where, given)
 
 
-Reader = Callable[[str, object], Any]
-
-_SCALARS: Final[dict[str, Reader]] = {
-    "store": _text,
-    "migrate": flag,
-    "max_waiters": _count,
-    "drain": duration,
-    "name": _text,
-    "status": _text,
-    "maintenance": _interval,
-    "replay_cache": _interval,
-    "replay_bodies": _count,
-    "encryption": lambda where, given: _key_list(where, given),
-    "breaker": _interval,
-}
+def _rate(where: str, given: object) -> Rate:
+    found = _RATE.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise ConfigurationError(
+            f"{where} must be a rate such as '100/s' or '10/5m', not {given!r}"
+        )
+    return Rate(int(found[1]), duration(where, f"{found[2] or 1}{found[3]}"))
 
 
-def _known(where: str, option: str, known: Iterable[str]) -> None:
-    if option not in known:
-        near = difflib.get_close_matches(option, list(known), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigurationError(f"{where} is not a setting of semel{hint}")
+def _list(where: str, given: object) -> list[Any]:
+    if not isinstance(given, list):
+        raise ConfigurationError(f"{where} must be a list")
+    return cast("list[Any]", given)  # type: ignore[redundant-cast]
 
 
-# ── the file ──────────────────────────────────────────────────────────────────────────────────────
+def _names(where: str, given: object) -> tuple[Any, ...]:
+    return tuple(_list(where, given))
 
 
-def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
-    named = path or (Path(environ["SEMEL_CONFIG"]) if "SEMEL_CONFIG" in environ else None)
-    file = named or Path(FILE)
-    if named is None and not file.exists():
-        return {}
-    return {option: _read(file, option, given) for option, given in _parsed(file).items()}
+def _table(where: str, given: object, known: Collection[str] | None = None) -> dict[str, Any]:
+    """A table, with no other options than the ``known`` ones."""
+    if type(given) is not dict:
+        raise ConfigurationError(f"{where} must be a table")
+    table = cast("dict[str, Any]", given)
+    if known is not None:
+        for option in table:
+            _known(f"{where}: {option}", option, known)
+    return table
 
 
-def _parsed(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is not TOML: {error}") from error
+# ── settings of several values ────────────────────────────────────────────────────────────────────
 
 
-def _read(file: Path, option: str, given: Any) -> Any:
-    where = f"{file}: {option}"
-    _known(where, option, [setting.name for setting in fields(Settings)])
-    match option:
-        case "secrets":
-            return {key_id: _text(where, secret) for key_id, secret in _table(where, given).items()}
-        case "policy":
-            return _policy(where, given)
-        case "encryption":
-            return _encryption(where, _table(where, given))
-        case "limits":
-            return _limits(where, _table(where, given))
-        case "routes":
-            return tuple(_route(where, table) for table in _list(where, given))
-        case _:
-            return _SCALARS[option](where, given)
-
-
-def _encryption(where: str, table: dict[str, Any]) -> Encryption:
-    """``current``, ``keys`` and, while values from before are there, ``accept_plain``."""
-    from semel.stores.encryption import Encryption
-
-    for option in table:
-        _known(f"{where}: {option}", option, ("current", "keys", "accept_plain"))
-    keys = _table(f"{where}: keys", table.get("keys"))
-    if not all(isinstance(key, str) for key in keys.values()):
-        raise ConfigurationError(f"{where}: keys must be text, in base64")  # not shown, not even so
-    plain = flag(f"{where}: accept_plain", table.get("accept_plain", False))
-    return Encryption(keys, _text(f"{where}: current", table.get("current")), accept_plain=plain)
+def _secrets(where: str, given: object) -> dict[str, str]:
+    return {key_id: _text(where, secret) for key_id, secret in _table(where, given).items()}
 
 
 def _key_list(where: str, given: object) -> Encryption:
@@ -177,66 +165,89 @@ def _key_list(where: str, given: object) -> Encryption:
     return Encryption(keys, pairs[0][0], accept_plain=_PLAIN in words)
 
 
-_PLAIN: Final = "accept_plain"
+def _encryption(where: str, given: object) -> Encryption:
+    """``current``, ``keys`` and, while values from before are there, ``accept_plain``."""
+    from semel.stores.encryption import Encryption
+
+    table = _table(where, given, ("current", "keys", _PLAIN))
+    keys = _table(f"{where}: keys", table.get("keys"))
+    if not all(isinstance(key, str) for key in keys.values()):
+        raise ConfigurationError(f"{where}: keys must be text, in base64")  # not shown, not even so
+    plain = flag(f"{where}: {_PLAIN}", table.get(_PLAIN, False))
+    return Encryption(keys, _text(f"{where}: current", table.get("current")), accept_plain=plain)
 
 
-_RATE: Final = re.compile(r"(\d{1,9})\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
+def _limits(where: str, given: object) -> Limits:
+    table = _table(where, given, _LIMITS)
+    return Limits(
+        **{option: _LIMITS[option](f"{where}: {option}", table[option]) for option in table}
+    )
 
 
-def _rate(where: str, given: object) -> Rate:
-    found = _RATE.fullmatch(given) if isinstance(given, str) else None
-    if found is None:
-        raise ConfigurationError(
-            f"{where} must be a rate such as '100/s' or '10/5m', not {given!r}"
-        )
-    return Rate(int(found[1]), duration(where, f"{found[2] or 1}{found[3]}"))
+def _routes(where: str, given: object) -> tuple[Route, ...]:
+    return tuple(_route(where, each) for each in _list(where, given))
 
 
-_LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
-
-
-def _limits(where: str, table: dict[str, Any]) -> Limits:
-    for option in table:
-        _known(f"{where}: {option}", option, _LIMITS)
-    read = {option: _LIMITS[option](f"{where}: {option}", it) for option, it in table.items()}
-    return Limits(**read)
-
-
-def _table(where: str, given: Any) -> dict[str, Any]:
-    if type(given) is not dict:
-        raise ConfigurationError(f"{where} must be a table")
-    return cast("dict[str, Any]", given)
-
-
-def _list(where: str, given: Any) -> list[Any]:
-    if not isinstance(given, list):
-        raise ConfigurationError(f"{where} must be a list")
-    return cast("list[Any]", given)  # type: ignore[redundant-cast]
-
-
-def _route(where: str, given: Any) -> Route:
-    table = _table(where, given)
-    for option in table:
-        _known(f"{where}: {option}", option, ("method", "path", "policy"))
+def _route(where: str, given: object) -> Route:
+    table = _table(where, given, ("method", "path", "policy"))
     if "path" not in table or "policy" not in table:
         raise ConfigurationError(f"{where}: each route needs a path and a policy")
     method = _text(f"{where}: method", table.get("method", "POST"))
     return Route(method, _text(f"{where}: path", table["path"]), _policy(where, table["policy"]))
 
 
+def _policy(where: str, given: object) -> Policy:
+    """``"ietf"``, or a table with its ``kind`` and options."""
+    table = {"kind": given} if isinstance(given, str) else dict(_table(where, given))
+    kind = _text(f"{where}: kind", table.pop("kind", "ietf"))
+    if kind not in _KINDS:
+        raise ConfigurationError(f"{where}: {kind!r} is not one of {', '.join(_KINDS)}")
+    options: dict[str, Any] = {}
+    for option, value in table.items():
+        _known(f"{where}: {option}", option, OPTION_NAMES)
+        if option not in _OPTIONS:
+            raise ConfigurationError(f"{where}: {option} takes a function: set it in code")
+        options[option] = _OPTIONS[option](f"{where}: {option}", value)
+    if kind == "payments":
+        options.setdefault("probe", None)  # a function, which only code can name
+    return _KINDS[kind](**options)
+
+
+def _fingerprint(where: str, given: object) -> FingerprintRule:
+    table = _table(where, given, ("include", "exclude"))
+    options: dict[str, Any] = {option: _names(where, names) for option, names in table.items()}
+    return FingerprintRule(**options)
+
+
+# ── which option is read how ──────────────────────────────────────────────────────────────────────
+
+Reader = Callable[[str, object], Any]
+
+_PLAIN: Final = "accept_plain"
+_RATE: Final = re.compile(r"(\d{1,9})\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
 _KINDS: Final = {"ietf": ietf, "stripe": stripe, "accepted": accepted, "payments": payments}
+_LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
+_SCALARS: Final[dict[str, Reader]] = {
+    **dict.fromkeys(("store", "name", "status"), _text),
+    "migrate": flag,
+    **dict.fromkeys(("max_waiters", "replay_bodies"), _count),
+    "drain": duration,
+    **dict.fromkeys(("maintenance", "replay_cache", "breaker"), _interval),
+    "encryption": _key_list,
+}
+"""The settings that the environment has."""
+_IN_FILE: Final[dict[str, Reader]] = {
+    **_SCALARS,
+    "secrets": _secrets,
+    "policy": _policy,
+    "encryption": _encryption,
+    "limits": _limits,
+    "routes": _routes,
+}
 _TEXTS: Final = (
-    *(
-        "key",
-        "personal_data",
-        "safe_methods",
-        "scope",
-        "after_error",
-        "after_doubt",
-        "after_lapse",
-        "in_flight",
-    ),
-    *("effects", "response", "schema_version", "replay_header", "mode", "after_retire"),
+    *("key", "personal_data", "safe_methods", "scope", "after_error", "after_doubt"),
+    *("after_lapse", "in_flight", "effects", "response", "schema_version", "replay_header"),
+    *("mode", "after_retire"),
 )
 _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(_TEXTS, _text),
@@ -245,40 +256,7 @@ _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("lease", "max_run", "retention", "tombstone"), duration),
     **dict.fromkeys(("retry_after", "wait", "max_request_age"), duration),
     **dict.fromkeys(("reconcile_after", "give_up_after", "abandon_after"), duration),
+    **dict.fromkeys(("methods", "keep", "carry"), _names),
+    "fingerprint": _fingerprint,
 }
 """The policy options that can be written down; the others take functions."""
-
-
-def _policy(where: str, given: Any) -> Policy:
-    """``"ietf"``, or a table with its ``kind`` and options."""
-    table = {"kind": given} if isinstance(given, str) else _table(where, given)
-    kind = _text(f"{where}: kind", table.get("kind", "ietf"))
-    if kind not in _KINDS:
-        raise ConfigurationError(f"{where}: {kind!r} is not one of {', '.join(_KINDS)}")
-    options = {
-        option: _option(f"{where}: {option}", option, value)
-        for option, value in table.items()
-        if option != "kind"
-    }
-    if kind == "payments":
-        options.setdefault("probe", None)  # a function, which only code can name
-    return _KINDS[kind](**options)
-
-
-def _option(where: str, option: str, given: Any) -> Any:
-    _known(where, option, OPTION_NAMES)
-    match option:
-        case "methods" | "keep" | "carry":
-            return tuple(_list(where, given))
-        case "fingerprint":
-            return FingerprintRule(**_fingerprint(where, _table(where, given)))
-        case _ if option in _OPTIONS:
-            return _OPTIONS[option](where, given)
-        case _:
-            raise ConfigurationError(f"{where} takes a function: set it in code")
-
-
-def _fingerprint(where: str, table: dict[str, Any]) -> dict[str, Any]:
-    for option in table:
-        _known(f"{where}: {option}", option, ("include", "exclude"))
-    return {option: tuple(_list(where, names)) for option, names in table.items()}

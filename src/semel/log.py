@@ -1,19 +1,7 @@
-"""The logger, named ``semel``. `logging` is loaded with the first line, not with this module."""
+"""The logger of the package, named ``semel``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
 
-if TYPE_CHECKING:
-    import logging
-
-    log: logging.Logger
-else:
-
-    class _Log:
-        def __getattr__(self, name: str) -> Any:
-            import logging
-
-            return getattr(logging.getLogger("semel"), name)
-
-    log = _Log()
+log = logging.getLogger("semel")

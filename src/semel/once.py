@@ -53,9 +53,21 @@ class OnceCall:
         self._route = EVERY_ROUTE if policy is None else ONCE_ROUTE.format(name)
         self._policy = guard.policy if policy is None else guard.bind(policy)
         self._name = name
-        self._body = _json(payload)
-        self._key = _checked(key, name, self._policy)
         self._sent = key
+        try:
+            self._body = json.dumps(payload, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"payload= must be JSON: {error}") from error
+        if not name or not name.isprintable():
+            raise ConfigurationError("name= says what is done once, such as 'send-invoice'")
+        checked = keys.check_format(key, self._policy.key)
+        if isinstance(checked, Malformed):
+            raise Refused("malformed-key", checked.reason, False)
+        if self._policy.stores_request:
+            raise ConfigurationError(
+                "once() is run by its caller: mode='deferred' and mode='resumable' are for routes"
+            )
+        self._key = checked
         self._tenant = named_tenant(tenant, guard.tenant)
         self._request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
 
@@ -110,26 +122,6 @@ def _result_of(answer: Answer) -> Once:
     if answer.outcome in (Outcome.EXECUTED, Outcome.REPLAYED) and response.status == 200:
         return Once(json.loads(response.body), answer.outcome is Outcome.REPLAYED)
     raise _refusal(response)
-
-
-def _checked(key: str, name: str, policy: Policy) -> str:
-    if not name or not name.isprintable():
-        raise ConfigurationError("name= says what is done once, such as 'send-invoice'")
-    checked = keys.check_format(key, policy.key)
-    if isinstance(checked, Malformed):
-        raise Refused("malformed-key", checked.reason, False)
-    if policy.stores_request:
-        raise ConfigurationError(
-            "once() is run by its caller: mode='deferred' and mode='resumable' are for routes"
-        )
-    return checked
-
-
-def _json(payload: Any) -> bytes:
-    try:
-        return json.dumps(payload, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"payload= must be JSON: {error}") from error
 
 
 def _refusal(response: Response) -> Refused:

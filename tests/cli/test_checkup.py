@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from fastapi import Depends, FastAPI
 
-from semel.cli.checkup import ENOUGH, checkup
 from semel.cli.commands import semel
+from semel.cli.doctor import ENOUGH, checkup
 from semel.core.operations.maintenance import Lead
 from semel.core.operations.outbox import Enqueue, MarkFailed, TakeEffects
 from semel.core.operations.requests import Accept, Agree, Claim, Complete

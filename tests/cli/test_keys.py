@@ -17,7 +17,7 @@ from semel.core.operations.outbox import Enqueue, MarkFailed, TakeEffects
 from semel.core.operations.requests import Claim, Complete
 from semel.core.records import Identity, Origin, State
 from semel.core.stored.snapshot import Snapshot, encode
-from semel.operators.records import RecordFilter, page
+from semel.operators.lists import RecordFilter, page
 from semel.stores import open_backend
 from semel.stores.base import performer
 from tests.scene import HOUR, KEY, MINUTE, NAMES, Scene, fresh_fence, scene_on

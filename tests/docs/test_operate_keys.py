@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.cli import checkup
+from semel.cli import doctor
 from semel.cli.commands import semel
-from semel.cli.keys import LOOK
 from semel.core.operations.requests import Agree, Claim, Complete, NoRecord, Read
 from semel.core.records import Fence, Identity, Origin
 from semel.core.request import keys
 from semel.core.stored.snapshot import Snapshot, encode
+from semel.operators.lists import LOOK
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from tests.docs.pages import page
@@ -81,9 +81,9 @@ def test_the_page_on_keys_can_be_typed(backend: Backend) -> None:
 def test_the_numbers_of_the_page_on_keys_are_the_ones_in_force() -> None:
     text = page("docs/howto/operations/operate-keys.md").text
     assert f"({LOOK:,})" in text
-    assert f"a sample of {checkup.SAMPLE:,}" in text
-    assert f"more than {checkup.PATIENCE.seconds // 60} minutes" in text
-    assert f"takes {checkup.NEAR * 100:.0f} % of `max_run`" in text
+    assert f"a sample of {doctor.SAMPLE:,}" in text
+    assert f"more than {doctor.PATIENCE.seconds // 60} minutes" in text
+    assert f"takes {doctor.NEAR * 100:.0f} % of `max_run`" in text
 
 
 def test_the_page_on_routes_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_the_caller_may_say_what_is_the_same(quick: Scene) -> None:
 
 
 def test_pages_follow_each_other(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("semel.operators.ledger._PAGE", 3)
+    monkeypatch.setattr("semel.operators.lists.CASES_AT_ONCE", 3)
     all_of_them = [charged(quick, id=n) for n in range(10)]
     assert compared(quick, *(entry(quick, each) for each in all_of_them)).matched == 10
 

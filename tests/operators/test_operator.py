@@ -72,7 +72,7 @@ class TestFinding:
         assert [case.record.identity for case, _ in operator.list_unknown(dead=True)] == [dead]
 
     def test_pages_follow_each_other(self, quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("semel.operators.operator._PAGE", 2)
+        monkeypatch.setattr("semel.operators.lists.CASES_AT_ONCE", 2)
         unknown = sorted(quick.unknown() for _ in range(5))
         listed = [case.record.identity for case, _ in Operator(quick.guard).list_unknown()]
         assert listed == unknown

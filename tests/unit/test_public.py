@@ -74,7 +74,7 @@ def test_importing_semel_loads_no_event_loop_no_driver_and_no_framework() -> Non
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     heavy = {"asyncio", "sqlite3", "psycopg", "starlette", "fastapi", "click", "rich", "tempfile"}
-    heavy |= {"concurrent", "dataclasses", "decimal", "http_sf", "inspect", "logging", "uuid"}
+    heavy |= {"concurrent", "dataclasses", "decimal", "http_sf", "inspect", "uuid"}
     assert heavy.isdisjoint(loaded)
 
 

@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route, Router
 
 import semel
-from semel.cli.checkup import checkup
+from semel.cli.doctor import checkup
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Recall, Recalled
 from semel.core.records import Case, Identity, State

@@ -5,7 +5,7 @@
     output     how commands print and end: sentences, tables, JSON, exit codes
     targets    the guard, application and records that arguments name
     views      records and effects as JSON documents and as lines
-    checkup    the part of doctor that reads records
+    outbox     semel outbox and semel dlq
 
 Each other module is the command of its name.
 """

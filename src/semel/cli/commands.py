@@ -1,7 +1,7 @@
 """The commands of `semel`: tables and sentences for people, ``--json`` for programs.
 
-A command imports what it needs when it runs: `semel --help`, and the completion of a shell, load
-only the modules of the command line. How commands print and end is in `output`.
+What loads asyncio or a driver (operators, workers) is imported by a command when it runs: a shell
+runs `semel` at every press of the tab key. How commands print and end is in `output`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,15 @@ from typing import Any, Final
 import click
 
 import semel as library
+from semel.cli import output
 from semel.cli.audit import audit
-from semel.cli.dlq import dlq
 from semel.cli.doctor import doctor
 from semel.cli.keys import keys
 from semel.cli.ledger import ledger
-from semel.cli.outbox import outbox
-from semel.cli.output import (
-    FAILED,
-    MISUSED,
-    as_json,
-    errors_as_sentences,
-    fail,
-    print_json,
-    say,
-    waiting_for,
-)
+from semel.cli.outbox import dlq, outbox
 from semel.cli.routes import routes
 from semel.cli.unknown import unknown
+from semel.stores import open_backend
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
 
@@ -52,7 +43,7 @@ _CLONE: Final = Path(library.__file__).parents[2]
 """The clone of the repository, where semel is run from one; the demo is there."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=output.Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(library.__version__, prog_name="semel", message="%(prog)s %(version)s")
 @click.pass_context
 def semel(context: click.Context) -> None:
@@ -63,7 +54,7 @@ def semel(context: click.Context) -> None:
 
 @semel.command()
 @click.argument("url", required=False)
-@as_json
+@output.as_json
 def migrate(url: str | None, as_json: bool) -> None:
     """Bring the schema of the store at URL up to date.
 
@@ -71,21 +62,19 @@ def migrate(url: str | None, as_json: bool) -> None:
     nodes at once, and when there is nothing to do.
     """
     from semel.config import load
-    from semel.stores import open_backend
 
-    with errors_as_sentences():
-        store = url or load().store
-        if store is None:
-            fail("which store? Give its URL, or set SEMEL_STORE", MISUSED)
-        backend = open_backend(store)
-        with waiting_for(f"migrating {backend.url}"):
-            version = backend.migrate()
+    store = url or load().store
+    if store is None:
+        output.fail("which store? Give its URL, or set SEMEL_STORE", output.MISUSED)
+    backend = open_backend(store)
+    with output.waiting_for(f"migrating {backend.url}"):
+        version = backend.migrate()
     if as_json:
-        print_json({"store": backend.url, "version": version})
+        output.print_json({"store": backend.url, "version": version})
     elif version:
-        say(f"{backend.url}: schema version {version}")
+        output.say(f"{backend.url}: schema version {version}")
     else:
-        say(f"{backend.url}: keeps no schema, nothing to do")
+        output.say(f"{backend.url}: keeps no schema, nothing to do")
 
 
 @semel.command()
@@ -107,16 +96,18 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
     stays up to be tried, unless --exit is given. It is played from a clone of the repository.
     """
     if folder is not None and folder.exists() and any(folder.iterdir()):
-        fail(f"--dir {folder}: the folder must be new or empty", MISUSED)
+        output.fail(f"--dir {folder}: the folder must be new or empty", output.MISUSED)
     if not (_CLONE / "examples" / "demo" / "play.py").is_file():
-        fail("the demo is part of the repository: clone it, and run `make demo` there", FAILED)
+        said = "the demo is part of the repository: clone it, and run `make demo` there"
+        output.fail(said, output.FAILED)
     sys.path.insert(0, str(_CLONE))
     try:
         run = import_module("examples.demo.play").run
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in _DEMO_NEEDS:
             raise
-        fail(f"the demo needs {missing.name}; install: pip install 'semel[demo]'", FAILED)
+        said = f"the demo needs {missing.name}; install: pip install 'semel[demo]'"
+        output.fail(said, output.FAILED)
     leave = leave or not sys.stdin.isatty()
     context.exit(run(leave=leave, guarded=not unguarded, folder=folder))
 
@@ -156,8 +147,7 @@ def worker(context: click.Context, /, **given: Any) -> None:
     """
     from semel.cli.worker import WorkerOptions, run
 
-    with errors_as_sentences():
-        context.exit(run(WorkerOptions(**given)))
+    context.exit(run(WorkerOptions(**given)))
 
 
 for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, audit):

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from semel.cli.output import (
-    FAILED,
-    as_json,
-    counted,
-    errors_as_sentences,
-    print_json,
-    say,
-    say_table,
-)
-from semel.cli.targets import Target, on_a_guard
+from semel.cli import output, targets
+from semel.cli.targets import Target
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@on_a_guard
+@targets.on_a_guard
 @click.option(
     "--provider",
     required=True,
@@ -39,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--key-field", default="key", show_default=True, help="Where entries have our key.")
 @click.option("--since", type=click.DateTime(), help="What we made from then on must be there.")
 @click.option("--until", type=click.DateTime(), help="What we made before then must be there. UTC.")
-@as_json
+@output.as_json
 def ledger(
     target: Target,
     provider: Path,
@@ -52,20 +44,19 @@ def ledger(
     """Compare a provider's entries with our calls and effects; exit code 1 where they differ."""
     from semel.operators.ledger import compare
 
-    with errors_as_sentences():
-        report = compare(
-            target.open_guard(),
-            counted("entries", _entries(provider, key_field), every=1000),
-            name=name,
-            since=_utc(since),
-            until=_utc(until),
-        )
+    report = compare(
+        target.open_guard(),
+        output.counted("entries", _entries(provider, key_field), every=1000),
+        name=name,
+        since=None if since is None else since.replace(tzinfo=UTC),
+        until=None if until is None else until.replace(tzinfo=UTC),
+    )
     if as_json:
-        print_json(_document(report))
+        output.print_json(_document(report))
     else:
         _print(report)
     if not report.agrees:
-        raise SystemExit(FAILED)
+        raise SystemExit(output.FAILED)
 
 
 def _entries(path: Path, key_field: str) -> Iterator[ProviderEntry]:
@@ -88,7 +79,6 @@ def _entries(path: Path, key_field: str) -> Iterator[ProviderEntry]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-
     with path.open(encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
             yield from csv.DictReader(file)
@@ -102,10 +92,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield line
             elif line is not None:
                 raise ConfigurationError(f"{path}: line {number} is no JSON object")
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.replace(tzinfo=UTC)
 
 
 def _document(report: LedgerReport) -> dict[str, Any]:
@@ -129,6 +115,5 @@ def _print(report: LedgerReport) -> None:
     ]
     rows += [("missing there", each.key, each.state.value) for each in report.missing_there]
     rows += [("differing", each.entry.key, each.what) for each in report.differing]
-    if rows:
-        say_table(("WHAT", "KEY", "DETAIL"), rows)
-    say(f"{report.matched} agree, {len(rows)} differ")
+    output.say_table(("WHAT", "KEY", "DETAIL"), rows)
+    output.say(f"{report.matched} agree, {len(rows)} differ")

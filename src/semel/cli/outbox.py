@@ -1,31 +1,22 @@
-"""``semel outbox``: effects that wait, were delivered, or are dead letters."""
+"""``semel outbox``: effects that wait, were delivered or could not be; ``semel dlq``: dead letters.
+
+Nothing tries a dead letter, or asks about it, again by itself.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from semel.cli.output import (
-    FAILED,
-    Coloured,
-    Piece,
-    ago,
-    as_json,
-    errors_as_sentences,
-    fail,
-    print_json,
-    say,
-    say_table,
-)
-from semel.cli.targets import Target, on_a_guard
+from semel.cli import output, targets
+from semel.cli.targets import Target
+from semel.cli.views import case_document, effect_document, print_document
+from semel.core.operations.outbox import BrowseEffects, FindEffect, Shelf
+from semel.core.records import Case, Effect, Micros
+from semel.errors import ConfigurationError
+from semel.stores.base import Store
 
-if TYPE_CHECKING:
-    from semel.core.operations.outbox import Effects
-    from semel.core.records import Effect, Micros
-    from semel.stores.base import Store
-
-SHELVES: Final = ("waiting", "dead", "delivered")
 _STEP: Final = 200
 
 
@@ -35,48 +26,31 @@ def outbox() -> None:
 
 
 @outbox.command("list")
-@on_a_guard
+@targets.on_a_guard
 @click.option(
-    "--state", type=click.Choice(SHELVES), default="waiting", show_default=True, help="Which."
+    "--state",
+    type=click.Choice([shelf.value for shelf in Shelf]),
+    default="waiting",
+    show_default=True,
+    help="Which.",
 )
 @click.option("--name", help="Only effects of this name.")
 @click.option("--due", is_flag=True, help="Only such that could be delivered now.")
 @click.option("--tried", type=click.IntRange(0), help="Only such tried this often or more.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--after", help="Go on behind this key, as the page before said.")
-@click.option(
-    "--look",
-    type=click.IntRange(1),
-    default=20_000,
-    show_default=True,
-    help="Effects to look at, at most.",
-)
-@as_json
+@targets.paged("Effects", "key")
+@output.as_json
 def list_(target: Target, state: str, as_json: bool, **given: Any) -> None:
     """List effects, a page at a time, in the order of their keys.
 
     Dead ones are retried or dropped by semel dlq.
     """
-    from semel.cli.views import effect_document
-
-    with errors_as_sentences():
-        found, after, looked, now = _page(_store(target), state, **given)
-    if as_json:
-        effects = [effect_document(each) for each in found]
-        return print_json({"effects": effects, "looked_at": looked, "after": after})
-    if found:
-        head = ("KEY", "NAME", "AGE", "NEXT", "TRIES", "ERROR")
-        say_table(head, (_row(each, now) for each in found))
-    elif after is None:
-        say("there are no such effects")
-    if after is not None:
-        say(f"looked at {looked} effects; go on with --after {after}", err=True)
-    return None
+    found, after, looked, now = _page(_store(target), Shelf(state), **given)
+    head = ("KEY", "NAME", "AGE", "NEXT", "TRIES", "ERROR")
+    documents, rows = map(effect_document, found), (_row(each, now) for each in found)
+    output.print_page(as_json, "effects", documents, head, rows, looked, after)
 
 
 def _store(target: Target) -> Store:
-    from semel.errors import ConfigurationError
-
     guard = target.open_guard()
     if not guard.backend.capabilities.outbox:
         raise ConfigurationError(f"{guard.backend.url} has no outbox")
@@ -84,16 +58,14 @@ def _store(target: Target) -> Store:
 
 
 def _page(
-    store: Store, state: str, *, limit: int, after: str | None, look: int, **wanted: Any
+    store: Store, shelf: Shelf, *, limit: int, after: str | None, look: int, **wanted: Any
 ) -> tuple[list[Effect], str | None, int, Micros]:
     """The effects that fit, where to go on, how many were looked at, and the store's time."""
-    from semel.core.operations.outbox import BrowseEffects, Shelf
-
     found: list[Effect] = []
     looked = 0
     while True:
         size = min(_STEP, look - looked)
-        page: Effects = store.perform(BrowseEffects(Shelf(state), size, after))
+        page = store.perform(BrowseEffects(shelf, size, after))
         looked += len(page.effects)
         for each in page.effects:
             if not _fits(each, page.now, **wanted):
@@ -101,10 +73,8 @@ def _page(
             if len(found) == limit:
                 return found, found[-1].key, looked, page.now
             found.append(each)
-        if len(page.effects) < size:
-            return found, None, looked, page.now
-        after = page.effects[-1].key
-        if looked >= look:
+        after = page.effects[-1].key if len(page.effects) == size else None
+        if after is None or looked >= look:
             return found, after, looked, page.now
 
 
@@ -114,36 +84,103 @@ def _fits(each: Effect, now: Micros, name: str | None, due: bool, tried: int | N
     return name in (None, each.name) and (tried is None or each.tries >= tried)
 
 
-def _row(each: Effect, now: Micros) -> tuple[Piece, ...]:
-    age, tries = ago(each.created_at, now), str(each.tries)
-    return (each.key, each.name, age, _next(each, now), tries, each.error or "")
-
-
-def _next(each: Effect, now: Micros) -> Piece:
+def _row(each: Effect, now: Micros) -> tuple[output.Piece, ...]:
+    coming: output.Piece = "due"
     if each.dead_at is not None:
-        return Coloured("dead", "bad")
-    if each.delivered_at is not None:
-        return f"delivered {ago(each.delivered_at, now)} ago"
-    if each.leased_until is not None and each.leased_until > now:
-        return "under way"
-    return f"in {ago(now, each.due_at)}" if each.due_at and each.due_at > now else "due"
+        coming = output.Coloured("dead", "bad")
+    elif each.delivered_at is not None:
+        coming = f"delivered {output.ago(each.delivered_at, now)} ago"
+    elif each.leased_until is not None and each.leased_until > now:
+        coming = "under way"
+    elif each.due_at and each.due_at > now:
+        coming = f"in {output.ago(now, each.due_at)}"
+    age, tries = output.ago(each.created_at, now), str(each.tries)
+    return (each.key, each.name, age, coming, tries, each.error or "")
 
 
 @outbox.command()
 @click.argument("key")
-@on_a_guard
+@targets.on_a_guard
 @click.option("--body", is_flag=True, help="Print the payload too.")
-@as_json
+@output.as_json
 def show(target: Target, key: str, body: bool, as_json: bool) -> None:
     """Show the effect KEY, without its payload unless --body asks for it."""
-    from semel.cli.views import effect_document, print_document
-    from semel.core.operations.outbox import FindEffect
-
-    with errors_as_sentences():
-        found = _store(target).perform(FindEffect(key)).effects
-        if not found:
-            fail("there is no such effect", FAILED)
+    found = _store(target).perform(FindEffect(key)).effects
+    if not found:
+        output.fail("there is no such effect", output.FAILED)
     shown = effect_document(found[0])
     if body:
         shown["payload"] = found[0].payload.decode("utf-8", "replace")
     print_document(shown, as_json)
+
+
+# ── dead letters ──────────────────────────────────────────────────────────────────────────────────
+
+
+@click.group()
+def dlq() -> None:
+    """Dead letters: effects that were not delivered, unknown outcomes nobody asks about."""
+
+
+@dlq.command("list")
+@targets.on_a_guard
+@output.as_json
+def list_dead(target: Target, as_json: bool) -> None:
+    """List the dead letters."""
+    opened = target.operator()
+    effects = list(opened.list_dead())
+    records = [case for case, _ in opened.list_unknown(dead=True)]
+    if as_json:
+        output.print_json(
+            {
+                "effects": [effect_document(each) for each in effects],
+                "records": [case_document(each) for each in records],
+            }
+        )
+    else:
+        head = ("KIND", "ID", "NAME", "TRIES", "SINCE", "ERROR")
+        rows = [*map(_effect_row, effects), *map(_record_row, records)]
+        output.say_table(head, rows, "there are no dead letters")
+
+
+def _effect_row(effect: Effect) -> tuple[str, ...]:
+    since = output.moment(effect.dead_at) or "-"
+    return ("effect", effect.key, effect.name, str(effect.tries), since, effect.error or "")
+
+
+def _record_row(case: Case) -> tuple[str, ...]:
+    where = f"{case.origin.method} {case.origin.path}"
+    since = output.moment(case.record.created_at) or "-"
+    identity = case.record.identity.hex()[: targets.SHORT]
+    return ("record", identity, where, str(case.tries), since, case.record.reason or "")
+
+
+@dlq.command()
+@click.argument("key")
+@targets.on_a_guard
+@targets.signed
+def retry(target: Target, key: str, by: str, reason: str) -> None:
+    """Deliver the effect KEY again, from now on and with all its tries.
+
+    For a record, use semel unknown probe.
+    """
+    if not target.operator().retry_dead(key, by=by, reason=reason):
+        output.fail("there is no such dead effect", output.FAILED)
+    output.say("it is tried again")
+
+
+@dlq.command()
+@click.argument("key")
+@targets.on_a_guard
+@targets.signed
+@output.yes
+def drop(target: Target, key: str, by: str, reason: str, yes: bool) -> None:
+    """Delete the effect KEY: it will never be delivered.
+
+    For a record, use semel unknown settle or semel unknown bury.
+    """
+    if not yes:
+        output.confirm("The effect will never be delivered. Delete it?")
+    if not target.operator().drop_dead(key, by=by, reason=reason):
+        output.fail("there is no such dead effect", output.FAILED)
+    output.say("deleted")

@@ -55,14 +55,39 @@ def say(*pieces: Piece, err: bool = False) -> None:
     click.echo("".join(map(_styled, pieces)), err=err)
 
 
-def say_table(head: Sequence[str] | None, rows: Iterable[Sequence[Piece]]) -> None:
-    """Print columns as wide as what is in them."""
-    lines: list[Sequence[Piece]] = [*([] if head is None else [head]), *rows]
+def say_table(
+    head: Sequence[str] | None, rows: Iterable[Sequence[Piece]], empty: str | None = None
+) -> None:
+    """Print columns as wide as what is in them; without rows only ``empty``."""
+    lines = list(rows)
+    if not lines:
+        return None if empty is None else say(empty)
+    lines = lines if head is None else [head, *lines]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = zip(line, widths, strict=True)
         padded = [_styled(cell) + " " * (width - _width(cell)) for cell, width in cells]
         click.echo("  ".join(padded).rstrip())
+    return None
+
+
+def print_page(
+    as_json: bool,
+    things: str,
+    documents: Iterable[object],
+    head: Sequence[str],
+    rows: Iterable[Sequence[Piece]],
+    looked: int,
+    after: str | None,
+) -> None:
+    """Print a part of a long list of ``things``, and where to go on."""
+    if as_json:
+        return print_json({things: list(documents), "looked_at": looked, "after": after})
+    say_table(head, rows, None if after is not None else f"there are no such {things}")
+    if after is not None:
+        # On standard error: a pipe gets rows and nothing else.
+        say(f"looked at {looked} {things}; go on with --after {after}", err=True)
+    return None
 
 
 def print_json(document: object, indent: int | None = 2) -> None:
@@ -111,18 +136,26 @@ def fail(sentence: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-@contextmanager
-def errors_as_sentences() -> Generator[None, None, None]:
-    """Print semel's own errors as a sentence, without a traceback, and end the command."""
-    try:
-        yield
-    except SemelError as error:
-        misused = isinstance(error, ConfigurationError) and not isinstance(error, SchemaError)
-        fail(str(error), MISUSED if misused else FAILED)
+class Commands(click.Group):
+    """The group of all commands: semel's own errors end them with a sentence, not a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SemelError as error:
+            misused = isinstance(error, ConfigurationError) and not isinstance(error, SchemaError)
+            fail(str(error), MISUSED if misused else FAILED)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, warning: str | None = None) -> None:
+    """Ask before something is done; without a yes the command ends."""
+    if warning is not None:
+        say(warning, err=True)
+    click.confirm(question, abort=True, err=True)
 
 
 # ── for people ────────────────────────────────────────────────────────────────────────────────────

@@ -5,36 +5,38 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import click
 
-from semel.cli.output import (
-    FAILED,
-    MISUSED,
-    Coloured,
-    Piece,
-    as_json,
-    errors_as_sentences,
-    fail,
-    print_json,
-    say,
-    say_table,
-)
+from semel.cli import output
+from semel.cli.targets import app_at, guard_at
 from semel.core.frozen import frozen
-
-if TYPE_CHECKING:
-    from semel.core.policy import Policy
-    from semel.guard import Guard
-    from semel.web.inventory import RouteMethod
+from semel.core.policy import SAFE_METHODS, Policy
+from semel.errors import ConfigurationError
+from semel.guard import Guard
+from semel.web.inventory import COMMITS_LATE, RouteMethod, inventory
+from semel.web.tags import layers
 
 Keys = Literal["enforces", "accepts", "exempt", "default", "ignores"]
 _COLOURS: Final = {
-    "enforces": "good",
-    "accepts": "good",
-    "exempt": "good",
+    **dict.fromkeys(("enforces", "accepts", "exempt"), "good"),
     "default": "doubtful",
     "ignores": "bad",
+}
+_WORDS: Final = {
+    "enforces": "enforce keys",
+    "accepts": "accept keys",
+    "exempt": "are exempt",
+    "default": "accept keys by default only",
+    "ignores": "ignore keys",
+    "waived": "need none",
+}
+_SAID: Final = {
+    "tag": "on the endpoint",
+    "listed": "Guard(routes=)",
+    "default": "nobody",
+    "none": "nobody",
 }
 
 
@@ -74,7 +76,7 @@ class RouteKeys:
     help="A route that needs no key; * stands for anything. Repeatable.",
 )
 @click.option("--allow-default", is_flag=True, help="The guard's optional default is enough.")
-@as_json
+@output.as_json
 def routes(
     app: str,
     guard: str | None,
@@ -89,41 +91,34 @@ def routes(
     ignores keys, or takes them only because of an optional default that nobody said for it.
     """
     waived = [_waiver(text) for text in ignored]
-    with errors_as_sentences():
-        found = audit(*_opened(app, guard, factory), waived)
+    named = None if guard is None else guard_at(guard)
+    served = app_at(app)
+    if factory:
+        try:
+            served = served()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ConfigurationError(f"{app}() did not make an application: {said}") from error
+    found = audit(served, named, waived)
+    uncovered = [each for each in found if not each.covered(allow_default)]
     if as_json:
-        covered = all(each.covered(allow_default) for each in found)
         listed = [_document(each, allow_default) for each in found]
-        print_json({"covered": covered, "routes": listed})
+        output.print_json({"covered": not uncovered, "routes": listed})
     else:
-        _print(found, allow_default)
+        _print(found, uncovered)
     for method, path in waived:
         if not any(_fits(each.method, each.path, (method, path)) for each in found):
-            say(f"semel: --ignore {method}:{path} fits no route", err=True)
-    if not all(each.covered(allow_default) for each in found):
-        raise SystemExit(FAILED)
+            output.say(f"semel: --ignore {method}:{path} fits no route", err=True)
+    if uncovered:
+        raise SystemExit(output.FAILED)
 
 
 def _waiver(text: str) -> tuple[str, str]:
     method, colon, path = text.partition(":")
     if not colon or not method or not path.startswith(("/", "*")):
-        fail(f"--ignore {text} must be written METHOD:/path, such as PUT:/users/*", MISUSED)
+        said = f"--ignore {text} must be written METHOD:/path, such as PUT:/users/*"
+        output.fail(said, output.MISUSED)
     return method.upper(), path
-
-
-def _opened(app: str, guard: str | None, factory: bool) -> tuple[Any, Guard | None]:
-    from semel.cli.targets import app_at, guard_at
-    from semel.errors import ConfigurationError
-
-    named = None if guard is None else guard_at(guard)
-    found = app_at(app)
-    if not factory:
-        return found, named
-    try:
-        return found(), named
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ConfigurationError(f"{app}() did not make an application: {said}") from error
 
 
 # ── the routes ────────────────────────────────────────────────────────────────────────────────────
@@ -131,9 +126,6 @@ def _opened(app: str, guard: str | None, factory: bool) -> tuple[Any, Guard | No
 
 def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ()) -> list[RouteKeys]:
     """Every route of ``app`` that changes something, in the order of its router."""
-    from semel.core.policy import SAFE_METHODS
-    from semel.web.inventory import inventory
-
     every = inventory(app, guard) or _without_a_router(app, guard)
     found: list[RouteKeys] = []
     for each in every:
@@ -164,11 +156,6 @@ def _keys(each: RouteMethod) -> Keys:
 
 def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
     """The routes of an application without a router: those its guard lists, and its default."""
-    from semel.errors import ConfigurationError
-    from semel.guard import Guard
-    from semel.web.inventory import RouteMethod
-    from semel.web.tags import layers
-
     if guard is None:
         guards = (getattr(layer, "guard", None) for layer in layers(app))
         guard = next((each for each in guards if isinstance(each, Guard)), None)
@@ -184,42 +171,24 @@ def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
 # ── output ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _print(found: Sequence[RouteKeys], allow_default: bool) -> None:
+def _print(found: Sequence[RouteKeys], uncovered: Sequence[RouteKeys]) -> None:
+    head = ("METHOD", "PATH", "KEYS", "SAID", "POLICY")
+    output.say_table(head, map(_row, found), "no route changes anything")
     if not found:
-        say("no route changes anything")
         return
-    say_table(("METHOD", "PATH", "KEYS", "SAID", "POLICY"), map(_row, found))
     counts = Counter("waived" if each.waived else each.keys for each in found)
     words = ", ".join(f"{count} {_WORDS[keys]}" for keys, count in counts.items())
-    open_ = [each for each in found if not each.covered(allow_default)]
-    say(f"{len(found)} routes change something: {words}")
-    if open_:
-        say(f"not covered: {', '.join(f'{each.method} {each.path}' for each in open_)}")
-    from semel.web.inventory import COMMITS_LATE
-
+    output.say(f"{len(found)} routes change something: {words}")
+    if uncovered:
+        names = ", ".join(f"{each.method} {each.path}" for each in uncovered)
+        output.say(f"not covered: {names}")
     for each in found:
         for name in each.late:
-            say(f"{each.method} {each.path}: {COMMITS_LATE.format(name)}")
+            output.say(f"{each.method} {each.path}: {COMMITS_LATE.format(name)}")
 
 
-_WORDS: Final = {
-    "enforces": "enforce keys",
-    "accepts": "accept keys",
-    "exempt": "are exempt",
-    "default": "accept keys by default only",
-    "ignores": "ignore keys",
-    "waived": "need none",
-}
-_SAID: Final = {
-    "tag": "on the endpoint",
-    "listed": "Guard(routes=)",
-    "default": "nobody",
-    "none": "nobody",
-}
-
-
-def _row(each: RouteKeys) -> tuple[Piece, ...]:
-    keys = "needs none" if each.waived else Coloured(each.keys, _COLOURS[each.keys])
+def _row(each: RouteKeys) -> tuple[output.Piece, ...]:
+    keys = "needs none" if each.waived else output.Coloured(each.keys, _COLOURS[each.keys])
     policy = "-" if each.policy is None else each.policy.name
     return (each.method, each.path, keys, _SAID.get(each.said, each.said), policy)
 

@@ -19,12 +19,14 @@ import click
 
 from semel.cli.output import FAILED, MISUSED, fail
 from semel.core.frozen import frozen
+from semel.core.operations.requests import Recalled
+from semel.core.records import Identity
 from semel.errors import ConfigurationError
+from semel.guard import Guard
+from semel.operators import lists
+from semel.stores import scheme
 
 if TYPE_CHECKING:
-    from semel.core.operations.requests import Recalled
-    from semel.core.records import Identity
-    from semel.guard import Guard
     from semel.operators.operator import Operator
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +35,7 @@ SHORT: Final = 16
 """Digits of an identity that tables show."""
 LEAST: Final = 8
 """Digits of an identity that are enough for a command, if no other record begins so."""
-_NO_RECORD: Final = "there is no such record"
+NO_RECORD: Final = "there is no such record"
 
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
@@ -50,7 +52,6 @@ class Target:
     def open_guard(self) -> Guard:
         """The guard named; else one from the settings, on the store named or theirs."""
         from semel.config import load
-        from semel.guard import Guard
 
         if self.guard is not None and self.store is not None:
             raise ConfigurationError("give --guard or --store, not both")
@@ -59,7 +60,14 @@ class Target:
         url = load().store if self.store is None else self.store
         if url is None:
             raise ConfigurationError("whose records? Give --guard or --store, or set SEMEL_STORE")
-        _require_file(url)
+        if scheme(url) == "sqlite":
+            from semel.stores.sqlite.backend import parse
+
+            path, _ = parse(url)
+            if not path.exists():  # opening would make it, and hide a misspelt name
+                raise ConfigurationError(
+                    f"there is no file {path}; `semel migrate {url}` would make it"
+                )
         return Guard.from_settings(tenant=None, store=url)
 
     def operator(self) -> Operator:
@@ -71,20 +79,16 @@ class Target:
 def on_a_guard(command: F) -> F:
     """Add --guard, --store and --app; the command gets them as its first argument, a `Target`."""
 
+    @click.option("--guard", help="The application's guard, say shop:guard.")
+    @click.option("--store", help="The store's URL, instead of a guard.")
+    @click.option("--app", help="The application, for policies on endpoints, say shop:app.")
     @wraps(command)
     def with_target(
         *, guard: str | None, store: str | None, app: str | None, **given: Any
     ) -> object:
         return command(Target(guard, store, app), **given)
 
-    decorated: Any = with_target
-    for option in (
-        click.option("--app", help="The application, for policies on endpoints, say shop:app."),
-        click.option("--store", help="The store's URL, instead of a guard."),
-        click.option("--guard", help="The application's guard, say shop:guard."),
-    ):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return with_target  # type: ignore[return-value]
 
 
 def signed(command: F) -> F:
@@ -94,6 +98,20 @@ def signed(command: F) -> F:
         "--by", default=current_user, help="Who does it; the user logged in if not said."
     )
     return by(reason(command))
+
+
+def paged(things: str, place: str) -> Callable[[F], F]:
+    """Add --limit, --after and --look to a list that is read a page at a time."""
+    limit = click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+    after = click.option("--after", help=f"Go on behind this {place}, as the page before said.")
+    look = click.option(
+        "--look",
+        type=click.IntRange(1),
+        default=lists.LOOK,
+        show_default=True,
+        help=f"{things} to look at, at most.",
+    )
+    return lambda command: limit(after(look(command)))
 
 
 def age(text: str) -> int:
@@ -116,26 +134,11 @@ def current_user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _require_file(url: str) -> None:
-    """Refuse a SQLite file that is not there: opening would make it and hide a misspelt name."""
-    from semel.stores import scheme
-
-    if scheme(url) != "sqlite":
-        return
-    from semel.stores.sqlite.backend import parse
-
-    path, _ = parse(url)
-    if not path.exists():
-        raise ConfigurationError(f"there is no file {path}; `semel migrate {url}` would make it")
-
-
 # ── module:name ───────────────────────────────────────────────────────────────────────────────────
 
 
 def guard_at(target: str) -> Guard:
     """The guard of an application, say ``shop:guard``."""
-    from semel.guard import Guard
-
     found = _at(target)
     if not isinstance(found, Guard):
         raise ConfigurationError(f"{target} is no semel.Guard, but of type {type(found).__name__}")
@@ -193,14 +196,11 @@ def _import(module: str) -> Any:
 def find_record(operator: Operator, text: str) -> Recalled:
     """The record whose identity is, or begins with, ``text``."""
     recalled = operator.find(identity_of(operator, text))
-    return recalled if recalled is not None else fail(_NO_RECORD, FAILED)
+    return recalled if recalled is not None else fail(NO_RECORD, FAILED)
 
 
 def identity_of(operator: Operator, text: str) -> Identity:
     """The whole identity, or the only one that begins so."""
-    from semel.core.records import Identity
-    from semel.operators.records import find_by_prefix
-
     digits = text.lower()
     if not digits or set(digits) - set("0123456789abcdef") or len(digits) > 64:
         fail("IDENTITY is written in hexadecimal, as the list shows it", MISUSED)
@@ -208,7 +208,7 @@ def identity_of(operator: Operator, text: str) -> Identity:
         return Identity(bytes.fromhex(digits))
     if len(digits) < LEAST:
         fail(f"IDENTITY needs {LEAST} digits or more", MISUSED)
-    identities = find_by_prefix(operator._guard.backend, digits)
+    identities = lists.find_by_prefix(operator._guard.backend, digits)
     if len(identities) != 1:
-        fail("several records begin so: give more digits" if identities else _NO_RECORD, FAILED)
+        fail("several records begin so: give more digits" if identities else NO_RECORD, FAILED)
     return identities[0]

@@ -5,29 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from semel.cli.output import (
-    FAILED,
-    MISUSED,
-    ago,
-    as_json,
-    errors_as_sentences,
-    fail,
-    moment,
-    print_json,
-    say,
-    say_table,
-    yes,
-)
-from semel.cli.targets import SHORT, Target, find_record, on_a_guard, signed
-
-if TYPE_CHECKING:
-    from semel.core.records import Case, Micros
-    from semel.core.unknown.evidence import Evidence
-    from semel.core.unknown.probe import Inspection
+from semel.cli import output, targets
+from semel.cli.targets import Target
+from semel.cli.views import case_document
+from semel.core.operations.requests import Applied
+from semel.core.records import Case, Micros, Response
+from semel.core.recovery import journal
+from semel.core.request.keys import mask
+from semel.core.unknown import settlement
+from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry_about
+from semel.core.unknown.probe import GivenUp, Inspection
 
 
 @click.group()
@@ -39,33 +30,26 @@ def unknown() -> None:
 
 
 @unknown.command("list")
-@on_a_guard
+@targets.on_a_guard
 @click.option("--dead", is_flag=True, help="Only those that nobody will ask about again.")
-@as_json
+@output.as_json
 def list_(target: Target, dead: bool, as_json: bool) -> None:
     """List the records in doubt, lapsed ones included."""
-    from semel.cli.views import case_document
-
-    with errors_as_sentences():
-        listed = list(target.operator().list_unknown(dead=dead))
+    listed = list(target.operator().list_unknown(dead=dead))
     if as_json:
-        return print_json([case_document(case) for case, _ in listed])
-    if not listed:
-        return say("nothing is unknown")
-    head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
-    say_table(head, (_row(case, now) for case, now in listed))
-    return None
+        output.print_json([case_document(case) for case, _ in listed])
+    else:
+        head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
+        output.say_table(head, (_row(case, now) for case, now in listed), "nothing is unknown")
 
 
 def _row(case: Case, now: Micros) -> tuple[str, ...]:
-    from semel.core.request.keys import mask
-
     record, origin = case.record, case.origin
-    coming = "dead" if case.due_at is None else f"in {ago(now, case.due_at)}"
+    coming = "dead" if case.due_at is None else f"in {output.ago(now, case.due_at)}"
     return (
-        record.identity.hex()[:SHORT],
+        record.identity.hex()[: targets.SHORT],
         record.state.value,
-        ago(record.created_at, now),
+        output.ago(record.created_at, now),
         str(case.tries),
         coming,
         origin.tenant,
@@ -77,37 +61,28 @@ def _row(case: Case, now: Micros) -> tuple[str, ...]:
 
 @unknown.command()
 @click.argument("identity")
-@on_a_guard
+@targets.on_a_guard
 @click.option("--call", help="Print the downstream key of this call, say charge.")
-@as_json
+@output.as_json
 def show(target: Target, identity: str, call: str | None, as_json: bool) -> None:
     """Show one record: where its key was used, how far it came, what is in doubt.
 
     IDENTITY is what the list shows, or the whole of it.
     """
-    from semel.cli.views import case_document
-
-    with errors_as_sentences():
-        case = find_record(target.operator(), identity).case
-        document = case_document(case) | _points(case, call)
-    if as_json:
-        return print_json(document)
-    for name, value in document.items():
-        text = (", ".join(value) or None) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
-        say(f"{name.replace('_', ' ')}: {'-' if text is None else text}")
-    return None
-
-
-def _points(case: Case, call: str | None) -> dict[str, Any]:
-    from semel.core.recovery import journal
-    from semel.core.unknown.evidence import inquiry_about
-    from semel.core.unknown.settlement import in_doubt
-
+    case = targets.find_record(target.operator(), identity).case
+    document = case_document(case)
     points = journal.decode(case.journal).points
-    lines = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
-    name = call or in_doubt(case)
-    key = None if name is None else inquiry_about(case, name).downstream_key()
-    return {"points": lines, "downstream_key": key}
+    document["points"] = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
+    name = call or settlement.in_doubt(case)
+    document["downstream_key"] = (
+        None if name is None else inquiry_about(case, name).downstream_key()
+    )
+    if as_json:
+        return output.print_json(document)
+    for label, value in document.items():
+        text = (", ".join(value) or None) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+        output.say(f"{label.replace('_', ' ')}: {'-' if text is None else text}")
+    return None
 
 
 # ── asking ────────────────────────────────────────────────────────────────────────────────────────
@@ -115,46 +90,40 @@ def _points(case: Case, call: str | None) -> dict[str, Any]:
 
 @unknown.command()
 @click.argument("identity")
-@on_a_guard
-@as_json
+@targets.on_a_guard
+@output.as_json
 def probe(target: Target, identity: str, as_json: bool) -> None:
     """Ask the record's probe now, and settle it by the answer.
 
     Exit code 1 when it is unknown still.
     """
-    with errors_as_sentences():
-        operator = target.operator()
-        result = operator.probe_now(find_record(operator, identity).case.record.identity)
-    _report(result, as_json)
+    operator = target.operator()
+    found = targets.find_record(operator, identity)
+    _report(operator.probe_now(found.case.record.identity), as_json)
 
 
 def _report(result: Inspection | None, as_json: bool) -> None:
     """Print whether the record was settled; exit code 1 if it was not."""
-    from semel.core.unknown.settlement import Settled
-
-    settled = isinstance(result, Settled)
+    settled, said = isinstance(result, settlement.Settled), _sentence(result)
     if as_json:
-        print_json({"settled": settled, "said": _sentence(result)})
+        output.print_json({"settled": settled, "said": said})
     else:
-        say(_sentence(result))
+        output.say(said)
     if not settled:
-        raise SystemExit(FAILED)
+        raise SystemExit(output.FAILED)
 
 
 def _sentence(result: Inspection | None) -> str:
-    from semel.core.unknown.probe import GivenUp
-    from semel.core.unknown.settlement import Passed, Running, Settled, Undecided, Unusable
-
     match result:
-        case None | Passed(state=None):
+        case None | settlement.Passed(state=None):
             return "there is no such record any more"
-        case Settled(state):
+        case settlement.Settled(state):
             return f"settled: {state.value}"
-        case Undecided(reason) | Unusable(reason) | GivenUp(reason):
+        case settlement.Undecided(reason) | settlement.Unusable(reason) | GivenUp(reason):
             return f"not settled: {reason}"
-        case Running(state, until):
-            return f"not settled: it is {state.value}, leased until {moment(until)}"
-        case Passed(state):
+        case settlement.Running(state, until):
+            return f"not settled: it is {state.value}, leased until {output.moment(until)}"
+        case settlement.Passed(state):
             return f"not settled: it is {state} already"
 
 
@@ -163,7 +132,7 @@ def _sentence(result: Inspection | None) -> str:
 
 @unknown.command()
 @click.argument("identity")
-@on_a_guard
+@targets.on_a_guard
 @click.option("--call", help="The call of an operation that it is about; needed to settle it anew.")
 @click.option("--happened", is_flag=True, help="It took effect.")
 @click.option("--absent", is_flag=True, help="It did not take effect ...")
@@ -176,9 +145,9 @@ def _sentence(result: Inspection | None) -> str:
 )
 @click.option("--content-type", default="application/json", show_default=True)
 @click.option("--provider-id", help="The provider's name for it.")
-@signed
-@yes
-@as_json
+@targets.signed
+@output.yes
+@output.as_json
 def settle(target: Target, identity: str, **given: Any) -> None:
     """Settle a record by what you have found out.
 
@@ -187,25 +156,21 @@ def settle(target: Target, identity: str, **given: Any) -> None:
     settled.
     """
     if given["happened"] == given["absent"]:
-        fail("say --happened, or --absent --final", MISUSED)
+        output.fail("say --happened, or --absent --final", output.MISUSED)
     if given["absent"] and not given["final"]:
-        fail(
+        output.fail(
             "--absent needs --final: that it is not there now does not prove that it will not "
             "come. Be sure that no process still runs it and nothing is on its way, or void it at "
             "the provider first",
-            MISUSED,
+            output.MISUSED,
         )
-    with errors_as_sentences():
-        operator = target.operator()
-        case = find_record(operator, identity).case
-        evidence = _evidence(case, **given)
+    operator = target.operator()
+    case = targets.find_record(operator, identity).case
+    evidence = _evidence(case, **given)
     if not given["yes"]:
-        say(_warning(case, evidence, given["call"]), err=True)
-        click.confirm("Settle it?", abort=True, err=True)
-    with errors_as_sentences():
-        signature = {name: given[name] for name in ("by", "reason", "call")}
-        result = operator.settle(case.record.identity, evidence, **signature)
-    _report(result, given["as_json"])
+        output.confirm("Settle it?", _warning(case, evidence, given["call"]))
+    signature = {name: given[name] for name in ("by", "reason", "call")}
+    _report(operator.settle(case.record.identity, evidence, **signature), given["as_json"])
 
 
 def _evidence(
@@ -219,29 +184,30 @@ def _evidence(
     provider_id: str | None,
     **_: Any,
 ) -> Evidence:
-    from semel.core.records import Response
-    from semel.core.unknown.evidence import Absent, Happened
-    from semel.core.unknown.settlement import ONCE, call_in_doubt
-
     if not happened:
         return Absent(final=True)
-    call = call or call_in_doubt(case)
+    call = call or settlement.call_in_doubt(case)
     if call is None and case.journal is not None and status is None:
-        fail(
+        output.fail(
             "no call of the operation is in doubt: end it with the answer of --status and --body, "
             "or settle one of its calls anew with --call",
-            MISUSED,
+            output.MISUSED,
         )
     text = None
     if body is not None:
         text = sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
     if call is not None and text is None:
-        fail(f"the operation goes on with the result of {call!r}: give it with --body", MISUSED)
-    if text is not None and (call is not None or case.origin.method == ONCE):
+        output.fail(
+            f"the operation goes on with the result of {call!r}: give it with --body",
+            output.MISUSED,
+        )
+    if text is not None and (call is not None or case.origin.method == settlement.ONCE):
         try:
             return Happened(json.loads(text), provider_id)
         except ValueError as error:
-            fail(f"--body must be JSON here, the result of a function: {error}", MISUSED)
+            output.fail(
+                f"--body must be JSON here, the result of a function: {error}", output.MISUSED
+            )
     if text is None:
         return Happened(None if status is None else Response(status, (), b""), provider_id)
     headers = ((b"content-type", content_type.encode("latin-1", "replace")),)
@@ -250,15 +216,12 @@ def _evidence(
 
 def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
     """What settling will do."""
-    from semel.core.unknown.evidence import Happened
-    from semel.core.unknown.settlement import call_in_doubt
-
-    where = f"{case.origin.method} {case.origin.path} of {moment(case.record.created_at)}"
-    if call is not None and call != call_in_doubt(case):
+    where = f"{case.origin.method} {case.origin.path} of {output.moment(case.record.created_at)}"
+    if call is not None and call != settlement.call_in_doubt(case):
         return f"{where}: what {call!r} came to is forgotten, and what you say now holds instead."
     if not isinstance(evidence, Happened):
         return f"{where}: did not happen and no longer can. The next retry runs it."
-    if call_in_doubt(case) is not None:
+    if settlement.call_in_doubt(case) is not None:
         return f"{where}: its call happened. The operation goes on behind it."
     if evidence.result is None:
         return f"{where}: happened. Retries learn that it did, without an answer (409)."
@@ -267,23 +230,19 @@ def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
 
 @unknown.command()
 @click.argument("identity")
-@on_a_guard
+@targets.on_a_guard
 @click.option("--free", is_flag=True, help="Leave no tombstone: a retry runs it again.")
-@signed
-@yes
+@targets.signed
+@output.yes
 def bury(target: Target, identity: str, free: bool, by: str, reason: str, yes: bool) -> None:
     """Give a record up of which nothing will ever be known: its key is expired from now on."""
-    from semel.core.operations.requests import Applied
-
-    with errors_as_sentences():
-        operator = target.operator()
-        case = find_record(operator, identity).case
+    operator = target.operator()
+    case = targets.find_record(operator, identity).case
     if not yes:
         then = "A retry may then have it happen twice." if free else "Retries are refused (410)."
-        say(f"{case.origin.method} {case.origin.path}: given up. {then}", err=True)
-        click.confirm("Give it up?", abort=True, err=True)
-    with errors_as_sentences():
-        written = operator.bury(case.record.identity, by=by, reason=reason, free=free)
+        said = f"{case.origin.method} {case.origin.path}: given up. {then}"
+        output.confirm("Give it up?", said)
+    written = operator.bury(case.record.identity, by=by, reason=reason, free=free)
     if not isinstance(written, Applied):
-        fail("not given up: it is not unknown", FAILED)
-    say("given up")
+        output.fail("not given up: it is not unknown", output.FAILED)
+    output.say("given up")

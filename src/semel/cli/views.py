@@ -11,20 +11,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.cli.output import moment, print_json, say
+from semel.core.operations.audit import AuditEntry
 from semel.core.operations.outbox import FindEffect, Shelf
-from semel.core.records import Effect
+from semel.core.operations.requests import Recalled
+from semel.core.records import Case, Effect, Glimpse, Origin, Record
 from semel.core.recovery import journal
 from semel.core.request import keys
 from semel.core.stored import snapshot
 from semel.core.unknown.settlement import in_doubt
 from semel.errors import StoreError
-from semel.operators.operator import effects
+from semel.guard import Guard
+from semel.operators.lists import effects
 
 if TYPE_CHECKING:
-    from semel.core.operations.audit import AuditEntry
-    from semel.core.operations.requests import Recalled
-    from semel.core.records import Case, Glimpse, Record
-    from semel.guard import Guard
     from semel.operators.operator import Operator
 
 LOOK: Final = 5_000
@@ -33,16 +32,13 @@ LOOK: Final = 5_000
 
 def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, Any]:
     """All that is kept of a record, and what operators did to it since it was created."""
-    case, record, origin = recalled.case, recalled.case.record, recalled.case.origin
+    case, record = recalled.case, recalled.case.record
     return {
         "identity": record.identity.hex(),
         "state": record.state.value,
         "lapsed": record.lapsed(recalled.now),
         **_owner(case),
-        "tenant": origin.tenant,
-        "method": origin.method,
-        "path": origin.path,
-        "key": keys.mask(origin.key),
+        **_place(case.origin),
         "created_at": moment(record.created_at),
         "leased_until": moment(record.leased_until),
         "on_lapse": record.on_lapse.value,
@@ -68,14 +64,10 @@ def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict
 
 def glimpse_document(seen: Glimpse) -> dict[str, Any]:
     """A record of a list."""
-    origin = seen.origin
     return {
         "identity": seen.identity.hex(),
         "state": seen.state.value,
-        "tenant": origin.tenant,
-        "method": origin.method,
-        "path": origin.path,
-        "key": keys.mask(origin.key),
+        **_place(seen.origin),
         "created_at": moment(seen.created_at),
         "leased_until": moment(seen.leased_until),
         "expires_at": moment(seen.expires_at),
@@ -89,15 +81,12 @@ def glimpse_document(seen: Glimpse) -> dict[str, Any]:
 
 def case_document(case: Case) -> dict[str, Any]:
     """A record whose outcome is unknown."""
-    record, origin = case.record, case.origin
+    record = case.record
     return {
         "identity": record.identity.hex(),
         "state": record.state.value,
         **_owner(case),
-        "tenant": origin.tenant,
-        "method": origin.method,
-        "path": origin.path,
-        "key": keys.mask(origin.key),
+        **_place(case.origin),
         "in_doubt": in_doubt(case),
         "reason": record.reason,
         "created_at": moment(record.created_at),
@@ -121,6 +110,12 @@ def audit_document(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
+def _place(origin: Origin) -> dict[str, str]:
+    """Where a key was used."""
+    place = {"tenant": origin.tenant, "method": origin.method, "path": origin.path}
+    return place | {"key": keys.mask(origin.key)}
+
+
 def _owner(case: Case) -> dict[str, str | None]:
     """The application and the route of a record; None if its terms are not on record."""
     terms = case.terms
@@ -130,7 +125,7 @@ def _owner(case: Case) -> dict[str, str | None]:
 
 
 def _answer(record: Record, *, body: bool) -> dict[str, Any] | None:
-    """What is kept of the answer; its headers and body if ``body`` is True."""
+    """What is kept of the answer; if ``body``, its headers and body too, in base64 if no UTF-8."""
     if record.snapshot is None:
         return None
     try:
@@ -148,18 +143,14 @@ def _answer(record: Record, *, body: bool) -> dict[str, Any] | None:
         "bytes": kept.size or len(kept.body or b""),
         "schema_version": kept.schema_version,
     }
-    return document | _content(kept) if body else document
-
-
-def _content(kept: snapshot.Snapshot) -> dict[str, Any]:
-    """Headers, and the body as text, or in base64 if it is no UTF-8."""
+    if not body:
+        return document
     headers = [f"{name.decode('latin-1')}: {text.decode('latin-1')}" for name, text in kept.headers]
-    if kept.body is None:
-        return {"headers": headers, "body": None}
     try:
-        return {"headers": headers, "body": kept.body.decode()}
+        content = {"body": None if kept.body is None else kept.body.decode()}
     except UnicodeDecodeError:
-        return {"headers": headers, "body_base64": b64encode(kept.body).decode()}
+        content = {"body_base64": b64encode(kept.body or b"").decode()}
+    return document | {"headers": headers} | content
 
 
 def _journal(case: Case) -> dict[str, Any]:

@@ -52,7 +52,14 @@ def run(options: WorkerOptions) -> int:
     loops = loops_of(guard, app, options, log)
     listener = None if options.once else listener_for(guard.backend, options.listen_url)
     guard.start()
-    log.start(guard, loops, options.once)
+    names, store = [name for name, _ in loops], guard.backend.url
+    effects = sorted(guard.registry.deliverers) if DELIVER in names else []
+    delivers = f" (effects: {', '.join(effects)})" if effects else ""
+    log.say(
+        f"semel worker: {store}: {', '.join(names)}{delivers}",
+        {"event": "start", "store": store, "loops": names, "effects": effects}
+        | {"pid": os.getpid(), "once": options.once},
+    )
     code = asyncio.run(_work(guard, loops, listener, options, log))
     sys.stdout.flush()
     return code
@@ -114,12 +121,16 @@ async def _work(
     finally:
         await worker.aclose()
         await guard.aclose()
-    log.end(whole, options)
+    said = "done" if options.once and whole else "stopped"
+    if not whole and not options.once:
+        said = f"stopped with work under way after {options.drain:g} s; others will take it up"
+    log.say(said, {"event": "end", "whole": whole})
     # A coroutine that ignores its cancellation would keep the process for ever.
-    backstop = threading.Timer(_BACKSTOP, os._exit, (DONE if whole else FAILED,))
+    code = DONE if whole else FAILED
+    backstop = threading.Timer(_BACKSTOP, os._exit, (code,))
     backstop.daemon = True
     backstop.start()
-    return DONE if whole else FAILED
+    return code
 
 
 async def _once(worker: Worker, log: WorkerLog) -> bool:
@@ -141,7 +152,9 @@ def _heed_signals(worker: Worker, log: WorkerLog) -> None:
             sys.stdout.flush()
             os._exit(128 + number)
         heard.append(number)
-        log.stopping(signal.Signals(number).name)
+        name = signal.Signals(number).name
+        said = f"{name}: finishing what is under way; again to stop at once"
+        log.say(said, {"event": "stopping", "signal": name})
         worker.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -154,19 +167,16 @@ class WorkerLog:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
-    def start(self, guard: Guard, loops: Sequence[tuple[str, Loop]], once: bool) -> None:
-        names = [name for name, _ in loops]
-        effects = sorted(guard.registry.deliverers) if DELIVER in names else []
-        delivers = f" (effects: {', '.join(effects)})" if effects else ""
-        self._say(
-            f"semel worker: {guard.backend.url}: {', '.join(names)}{delivers}",
-            {"event": "start", "store": guard.backend.url, "loops": names, "effects": effects}
-            | {"pid": os.getpid(), "once": once},
-        )
+    def say(self, line: str, event: dict[str, Any]) -> None:
+        if self._as_json:
+            print_json(event, indent=None)
+        else:
+            say(line)
+        sys.stdout.flush()
 
     def round(self, name: str, round_: Round) -> None:
         note = f" ({round_.note})" if round_.note else ""
-        self._say(
+        self.say(
             f"{name}: {round_.done} done{note}",
             {"event": "round", "loop": name, "done": round_.done, "note": round_.note}
             | {"next_due_in": round_.next_due_in},
@@ -176,25 +186,6 @@ class WorkerLog:
         said = f"{type(error).__name__}: {error}"
         line = f"semel: {name} failed: {said}"
         if self._as_json:
-            self._say(line, {"event": "failure", "loop": name, "error": said})
+            self.say(line, {"event": "failure", "loop": name, "error": said})
         else:
             say(line, err=True)
-
-    def stopping(self, signal_name: str) -> None:
-        self._say(
-            f"{signal_name}: finishing what is under way; again to stop at once",
-            {"event": "stopping", "signal": signal_name},
-        )
-
-    def end(self, whole: bool, options: WorkerOptions) -> None:
-        said = "done" if options.once and whole else "stopped"
-        if not whole and not options.once:
-            said = f"stopped with work under way after {options.drain:g} s; others will take it up"
-        self._say(said, {"event": "end", "whole": whole})
-
-    def _say(self, line: str, event: dict[str, Any]) -> None:
-        if self._as_json:
-            print_json(event, indent=None)
-        else:
-            say(line)
-        sys.stdout.flush()

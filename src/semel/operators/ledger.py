@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core.frozen import frozen
-from semel.core.operations.maintenance import Browse
 from semel.core.operations.outbox import Shelf
 from semel.core.records import Case, Effect, Identity, Micros, State
 from semel.core.recovery import journal
@@ -24,12 +23,10 @@ from semel.core.request import keys
 from semel.core.terms import application_of
 from semel.core.unknown.evidence import epoch_of
 from semel.errors import ConfigurationError
-from semel.operators.operator import effects
+from semel.operators.lists import cases, effects
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-
-_PAGE: Final = 500
 
 
 @frozen
@@ -104,21 +101,30 @@ def compare(
     """
     if not name:
         raise ConfigurationError("which call? name= is that of op.call, or of the downstream key")
-    window = (_micros(since), _micros(until))
+    first, end = _micros(since), _micros(until)
     with closing(_StoredEntries(entries)) as stored:
         matched, missing, differing = 0, list[OurCall](), list[Difference]()
         for ours in _ours(guard, name):
             entry = stored.take(ours.key)
             if entry is None:
-                if ours.state is CallState.MADE and _within(ours.created_at, window):
+                late = first is None or ours.created_at >= first
+                early = end is None or ours.created_at < end
+                if ours.state is CallState.MADE and late and early:
                     missing.append(ours)
                 continue
-            what = _state_differs(ours) or (same or _fields_differ)(entry, ours)
+            what = _DIFFERS.get(ours.state) or (same or _fields_differ)(entry, ours)
             if what is None:
                 matched += 1
             else:
                 differing.append(Difference(entry, ours, what))
         return LedgerReport(matched, tuple(stored.left()), tuple(missing), tuple(differing))
+
+
+_DIFFERS: Final = {
+    CallState.NOT_MADE: "released here: a retry would make it again",
+    CallState.IN_DOUBT: "unknown here: settle it as happened",
+}
+"""What is wrong when the provider made the call, and we would make it again or do not know."""
 
 
 def _ours(guard: Guard, name: str) -> Iterator[OurCall]:
@@ -129,14 +135,9 @@ def _ours(guard: Guard, name: str) -> Iterator[OurCall]:
     for effect in effects(guard, Shelf.DELIVERED, name):
         if effect.application == guard.name:
             yield _of_effect(effect)
-    store, after = guard.backend.blocking(), None
-    while True:
-        page = store.perform(Browse(tuple(State), _PAGE, after))
-        ours = (case for case in page.cases if application_of(case.terms) == guard.name)
-        yield from (_of_record(case, name) for case in ours)
-        if len(page.cases) < _PAGE:
-            return
-        after = page.cases[-1].record.identity
+    for case, _ in cases(guard.backend.blocking(), tuple(State)):
+        if application_of(case.terms) == guard.name:
+            yield _of_record(case, name)
 
 
 def _of_record(case: Case, name: str) -> OurCall:
@@ -170,15 +171,6 @@ def _object(result: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", result) if isinstance(result, dict) else {}
 
 
-def _state_differs(ours: OurCall) -> str | None:
-    """What is wrong when the provider made the call, and we would make it again or do not know."""
-    if ours.state is CallState.NOT_MADE:
-        return "released here: a retry would make it again"
-    if ours.state is CallState.IN_DOUBT:
-        return "unknown here: settle it as happened"
-    return None
-
-
 def _fields_differ(entry: ProviderEntry, ours: OurCall) -> str | None:
     differing = [
         f"{name}: {_text(theirs)} there, {_text(ours.fields[name])} here"
@@ -199,11 +191,6 @@ def _micros(moment: datetime | None) -> Micros | None:
     if moment.tzinfo is None:
         raise ConfigurationError("since= and until= need a time zone")
     return int(moment.timestamp() * 1_000_000)
-
-
-def _within(at: Micros, window: tuple[Micros | None, Micros | None]) -> bool:
-    since, until = window
-    return (since is None or at >= since) and (until is None or at < until)
 
 
 class _StoredEntries:

@@ -8,26 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 from semel.core import maintenance
+from semel.core import operations as ops
 from semel.core.frozen import frozen, replace
 from semel.core.maintenance import Erasure
-from semel.core.operations.acts import Act, act
-from semel.core.operations.audit import AuditEntry, Belonging, BrowseAudit, ListBelongings
-from semel.core.operations.maintenance import Browse
-from semel.core.operations.outbox import BrowseEffects, Requeue, Shelf
-from semel.core.operations.requests import (
-    Evict,
-    EvictUnknown,
-    Lost,
-    NoRecord,
-    Recall,
-    Recalled,
-    StoreOperation,
-    Written,
-)
 from semel.core.records import Case, Effect, Identity, Micros, OnLapse, State
 from semel.core.request import keys
 from semel.core.unknown.evidence import Evidence
@@ -35,6 +22,7 @@ from semel.core.unknown.probe import Inspection, reconcile
 from semel.core.unknown.settlement import Settled, Settlement, Witness, call_in_doubt, settle_anew
 from semel.core.unknown.settlement import settle as settling
 from semel.errors import ConfigurationError
+from semel.operators.lists import cases, effects
 from semel.runtime.event_catalogue import INFO
 from semel.runtime.events import short
 from semel.runtime.leases import new_fence
@@ -47,14 +35,12 @@ if TYPE_CHECKING:
     from semel.guard import Guard
     from semel.operators.rotation import Rotation
 
-R = TypeVar("R")
-
 _PAGE: Final = 200
+"""Entries of the audit that are read in one step."""
 ERASED_PAGE: Final = 500
 """Records that an erasure looks at in one step."""
 ERASED_AT_ONCE: Final = 8
 """Writes under way: they wait for the disk together, and leave most connections to requests."""
-_KINDS: Final[tuple[Literal["route", "tenant"], ...]] = ("route", "tenant")
 
 
 @frozen
@@ -74,12 +60,13 @@ class Operator:
         self._guard = guard
         self._routes = KnownRoutes(guard, app)
         self._runner = FlowRunner(guard)
+        self._ask = self._runner.perform
 
-    def find(self, what: Identity | KeyAddress) -> Recalled | None:
+    def find(self, what: Identity | KeyAddress) -> ops.Recalled | None:
         """The record with all that is kept of it, by its identity or by where its key was used."""
         for identity in self._identities(what) if isinstance(what, KeyAddress) else (what,):
-            found = self._ask(Recall(identity))
-            if isinstance(found, Recalled):
+            found = self._ask(ops.Recall(identity))
+            if isinstance(found, ops.Recalled):
                 return found
         return None
 
@@ -97,9 +84,9 @@ class Operator:
         ``call``: the operation's call that it is about. One that has a result is settled anew, if
         nothing has come behind it.
         """
-        Act(by, reason)  # refuses empty words, which the witness's own would hide
-        found = self._ask(Recall(identity))
-        if isinstance(found, NoRecord):
+        ops.Act(by, reason)  # refuses empty words, which the witness's own would hide
+        found = self.find(identity)
+        if found is None:
             return None
         policy = self._routes.policy(found.case.terms)
         render = None if policy is None else policy.render
@@ -117,8 +104,8 @@ class Operator:
 
     def probe_now(self, identity: Identity) -> Inspection | None:
         """Ask its probe at once, however old it is; a dead letter stays one if nobody can tell."""
-        found = self._ask(Recall(identity))
-        if isinstance(found, NoRecord):
+        found = self.find(identity)
+        if found is None:
             return None
         doubt = doubt_of(self._guard, self._routes, found.case, found.now)
         if doubt.probe is None:
@@ -129,11 +116,11 @@ class Operator:
 
     def bury(
         self, identity: Identity, *, by: str, reason: str, free: bool = False
-    ) -> Written | None:
+    ) -> ops.Written | None:
         """Give an unknown record up: its key is expired; or, with ``free``, may run again."""
-        Act(by, reason)
-        found = self._ask(Recall(identity))
-        if isinstance(found, NoRecord):
+        ops.Act(by, reason)
+        found = self.find(identity)
+        if found is None:
             return None
         terms = found.case.terms
         if terms is None and not free:
@@ -141,14 +128,14 @@ class Operator:
         tombstone = 0 if terms is None else terms.tombstone
         said = Witness("operator", by, reason).says("given up")
         seen = found.case.record.fence
-        written = self._ask(EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
-        if not isinstance(written, Lost):
+        written = self._ask(ops.EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+        if not isinstance(written, ops.Lost):
             self._emit("gave up", by, reason, identity)
         return written
 
     def evict(
         self, identity: Identity, *, by: str, reason: str, wait: bool = True
-    ) -> Written | None:
+    ) -> ops.Written | None:
         """Remove a settled record: its key may run again. None when there is no such record.
 
         It returns when no process repeats the answer: after the longest ``replay_cache``. A second
@@ -156,11 +143,11 @@ class Operator:
         and call `wait_out` after the last.
         """
         said = by_operator(by, reason)
-        found = self._ask(Recall(identity))
-        written: Written | None = None
-        if isinstance(found, Recalled):
-            written = self._ask(Evict(identity, found.case.record.fence, said))
-            if isinstance(written, Lost):
+        found = self.find(identity)
+        written: ops.Written | None = None
+        if found is not None:
+            written = self._ask(ops.Evict(identity, found.case.record.fence, said))
+            if isinstance(written, ops.Lost):
                 return written
             self._emit("evicted", by, reason, identity)
         if wait:
@@ -188,21 +175,15 @@ class Operator:
         """
         if not tenant:
             raise ConfigurationError("say whose records: tenant=")
-        done = self._erase(tenant, by_operator(by, reason), progress)
-        self._emit("erased a tenant", by, reason, None)
-        self.wait_out()
-        return done
-
-    def _erase(self, tenant: str, said: Act, progress: Callable[[Erasure], None] | None) -> Erasure:
-        def erase_one(each: Belonging) -> bool:
-            return self._runner.run(maintenance.erase(each, said))
-
+        said = by_operator(by, reason)
         self._runner.run(maintenance.begin(tenant, said))
         done = Erasure()
         with ThreadPoolExecutor(ERASED_AT_ONCE) as pool:
             while True:
-                page = self._ask(ListBelongings(tenant, ERASED_PAGE, done.after, self._guard.name))
-                erased = list(pool.map(erase_one, page.found))
+                op = ops.ListBelongings(tenant, ERASED_PAGE, done.after, self._guard.name)
+                page = self._ask(op)
+                flows = [maintenance.erase(each, said) for each in page.found]
+                erased = list(pool.map(self._runner.run, flows))
                 pairs = zip(page.found, erased, strict=True)
                 left = [each.identity for each, gone in pairs if not gone]
                 done = Erasure(done.erased + erased.count(True), (*done.left, *left), page.until)
@@ -211,6 +192,8 @@ class Operator:
                 if progress is not None:
                     progress(done)
         self._runner.run(maintenance.end(tenant, said, done))
+        self._emit("erased a tenant", by, reason, None)
+        self.wait_out()
         return replace(done, after=None)
 
     def rotate(
@@ -230,14 +213,14 @@ class Operator:
         verb: str | None = None,
         by: str | None = None,
         since: Micros | None = None,
-    ) -> Iterator[AuditEntry]:
+    ) -> Iterator[ops.AuditEntry]:
         """What was done, newest first; ``by`` is part of the name, ``since`` a time of the store's.
 
         Filters are applied to what is read: the audit is small beside the records.
         """
         before: str | None = None
         while True:
-            page = self._ask(BrowseAudit(_PAGE, before)).entries
+            page = self._ask(ops.BrowseAudit(_PAGE, before)).entries
             for entry in page:
                 if since is not None and entry.at < since:
                     return
@@ -250,7 +233,7 @@ class Operator:
 
     def now(self) -> Micros:
         """The time, by the store's clock."""
-        return self._ask(BrowseAudit(1)).now
+        return self._ask(ops.BrowseAudit(1)).now
 
     def list_unknown(self, *, dead: bool = False) -> Iterator[tuple[Case, Micros]]:
         """Every record in doubt, with the store's time: unknown ones, and such whose lease is past.
@@ -258,17 +241,15 @@ class Operator:
         ``dead``: only those nobody will ask about again.
         """
         states = (State.UNKNOWN,) if dead else (State.UNKNOWN, State.IN_PROGRESS)
-        after: Identity | None = None
-        while True:
-            page = self._ask(Browse(states, _PAGE, after, dead))
-            yield from ((case, page.now) for case in page.cases if _doubtful(case, page.now))
-            if len(page.cases) < _PAGE:
-                return
-            after = page.cases[-1].record.identity
+        for case, now in cases(self._guard.backend.blocking(), states, dead=dead):
+            record = case.record
+            lapsed = record.lapsed(now) and record.on_lapse is OnLapse.UNKNOWN
+            if record.state is State.UNKNOWN or lapsed:
+                yield case, now
 
     def list_dead(self) -> Iterator[Effect]:
         """Every effect that could not be delivered."""
-        return effects(self._guard, Shelf.DEAD)
+        return effects(self._guard, ops.Shelf.DEAD)
 
     def retry_dead(self, key: str, *, by: str, reason: str) -> bool:
         """Try a dead effect again from now on; False when there is no such dead effect."""
@@ -282,7 +263,7 @@ class Operator:
         """Requeue or drop a dead effect. A store reports success for an absent key: look first."""
         said = by_operator(by, reason)
         dead = next((effect for effect in self.list_dead() if effect.key == key), None)
-        if dead is None or not self._ask(Requeue(key, said, drop=drop)).applied:
+        if dead is None or not self._ask(ops.Requeue(key, said, drop=drop)).applied:
             return False
         self._emit(act, by, reason, None, effect=dead.name)
         return True
@@ -295,39 +276,19 @@ class Operator:
             "operator", act=act, by=by, identity=which, effect=effect, reason=reason
         )
 
-    def _ask(self, op: StoreOperation[R]) -> R:
-        return self._runner.perform(op)
-
     def _identities(self, where: KeyAddress) -> Iterator[Identity]:
         """The identities that the key may have, under any settings but those with a session."""
         path = keys.canonical_path(unquote_to_bytes(where.path))
         place = (where.tenant, where.method.upper(), path)
-        for kind in _KINDS:
-            scope = keys.Scope(*place, kind, None, self._guard.name)
+        for scope in (
+            keys.Scope(*place, "route", None, self._guard.name),
+            keys.Scope(*place, "tenant", None, self._guard.name),
+        ):
             for key in dict.fromkeys((where.key, where.key.lower())):  # as key="uuid" has it
                 yield Identity(keys.identity(scope, key))
 
 
-def by_operator(by: str, reason: str) -> Act:
+def by_operator(by: str, reason: str) -> ops.Act:
     """The act of a person, for the audit; neither word may be empty."""
-    Act(by, reason)
-    return act(f"operator {by}", reason)
-
-
-def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:
-    """All effects on a shelf, or those of one name, read by pages; none without an outbox."""
-    if not guard.backend.capabilities.outbox:
-        return
-    after: str | None = None
-    while True:
-        page = guard.backend.blocking().perform(BrowseEffects(shelf, _PAGE, after))
-        yield from (each for each in page.effects if name in (None, each.name))
-        if len(page.effects) < _PAGE:
-            return
-        after = page.effects[-1].key
-
-
-def _doubtful(case: Case, now: Micros) -> bool:
-    record = case.record
-    lapsed = record.lapsed(now) and record.on_lapse is OnLapse.UNKNOWN
-    return record.state is State.UNKNOWN or lapsed
+    ops.Act(by, reason)
+    return ops.act(f"operator {by}", reason)

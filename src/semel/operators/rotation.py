@@ -13,14 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.operations.acts import Act, Verb, act
-from semel.core.operations.audit import Exhibit, ListUnlike, Part, Remark, Reseal, ResealEffect
-from semel.core.operations.outbox import BrowseEffects, Shelf
-from semel.core.operations.requests import Applied
 from semel.core.records import Effect, Identity
 from semel.core.stored.sealed import Unopened
 from semel.errors import ConfigurationError, StoreUnavailable
+from semel.operators.lists import effect_pages
 from semel.stores.encryption import EncryptedBackend, is_common
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ class Rotation:
 class Rotator:
     """One rotation to the guard's current key."""
 
-    def __init__(self, guard: Guard, said: Act) -> None:
+    def __init__(self, guard: Guard, said: ops.Act) -> None:
         if not isinstance(guard.backend, EncryptedBackend):
             raise ConfigurationError("nothing is encrypted here: the guard has no encryption=")
         self._said = said
@@ -84,42 +82,39 @@ class Rotator:
         return done
 
     def _remark(self, words: str) -> None:
-        self._store.perform(Remark(Verb.ROTATE, act(self._said.by, words), self._key))
+        self._store.perform(ops.Remark(ops.Verb.ROTATE, ops.act(self._said.by, words), self._key))
 
     def _so_far(self) -> Rotation:
         count = self._count
         return Rotation(count["resealed"], count["missed"], count["unreadable"], self._reason)
 
     def _round(self, pool: ThreadPoolExecutor) -> Iterator[Rotation]:
+        for page in self._pages():
+            self._count.update(pool.map(self._exchange, page))
+            yield self._so_far()
+
+    def _pages(self) -> Iterator[list[Callable[[], bool]]]:
+        """What is not under the current key, as calls; each says whether the value was replaced."""
         after: Identity | None = None
         while True:
-            page = self._store.perform(ListUnlike(self._prefix, PAGE, after))
-            parts = [each for found in page.found for each in self._parts(found)]
-            self._count.update(pool.map(self._exchange, parts))
-            yield self._so_far()
-            if page.until is None:
+            unlike = self._store.perform(ops.ListUnlike(self._prefix, PAGE, after))
+            yield [
+                partial(self._reseal, found, part, old)
+                for found in unlike.found
+                for part, old in (
+                    (ops.Part.REQUEST, found.request),
+                    (ops.Part.JOURNAL, found.journal),
+                    (ops.Part.SNAPSHOT, found.snapshot),
+                )
+                if old is not None
+            ]
+            if unlike.until is None:
                 break
-            after = page.until
-        yield from self._effects(pool) if self._outbox else ()
-
-    def _parts(self, found: Exhibit) -> Iterator[Callable[[], bool]]:
-        parts = {
-            Part.REQUEST: found.request,
-            Part.JOURNAL: found.journal,
-            Part.SNAPSHOT: found.snapshot,
-        }
-        for part, old in parts.items():
-            if old is not None:
-                yield partial(self._reseal, found, part, old)
-
-    def _reseal(self, found: Exhibit, part: Part, old: bytes) -> bool:
-        plain = self._sealer.open(found, part, old)
-        if part is Part.SNAPSHOT and is_common(old, found.reason):
-            new = self._sealer.seal_common(plain)
-        else:
-            new = self._sealer.seal(found.identity, found.fence, part, plain)
-        op = Reseal(found.identity, found.fence, part, old, new)
-        return isinstance(self._store.perform(op), Applied)
+            after = unlike.until
+        for shelf in ops.Shelf if self._outbox else ():
+            for listed in effect_pages(self._store, shelf, PAGE):
+                others = (e for e in listed.effects if not e.payload.startswith(self._prefix))
+                yield [partial(self._reseal_effect, each) for each in others]
 
     def _exchange(self, exchange: Callable[[], bool]) -> _Result:
         try:
@@ -130,22 +125,16 @@ class Rotator:
         except StoreUnavailable:
             return "missed"  # locked by a handler's transaction, say
 
-    def _effects(self, pool: ThreadPoolExecutor) -> Iterator[Rotation]:
-        for shelf in Shelf:
-            after: str | None = None
-            while True:
-                page = self._store.perform(BrowseEffects(shelf, PAGE, after))
-                others = [
-                    each for each in page.effects if not each.payload.startswith(self._prefix)
-                ]
-                exchanges = [partial(self._reseal_effect, each) for each in others]
-                self._count.update(pool.map(self._exchange, exchanges))
-                yield self._so_far()
-                if len(page.effects) < PAGE:
-                    break
-                after = page.effects[-1].key
+    def _reseal(self, found: ops.Exhibit, part: ops.Part, old: bytes) -> bool:
+        plain = self._sealer.open(found, part, old)
+        if part is ops.Part.SNAPSHOT and is_common(old, found.reason):
+            new = self._sealer.seal_common(plain)
+        else:
+            new = self._sealer.seal(found.identity, found.fence, part, plain)
+        op = ops.Reseal(found.identity, found.fence, part, old, new)
+        return isinstance(self._store.perform(op), ops.Applied)
 
     def _reseal_effect(self, effect: Effect) -> bool:
         plain = self._sealer.open_payload(effect.key, effect.payload)
         new = self._sealer.seal_payload(effect.key, plain)
-        return self._store.perform(ResealEffect(effect.key, effect.payload, new)).applied
+        return self._store.perform(ops.ResealEffect(effect.key, effect.payload, new)).applied

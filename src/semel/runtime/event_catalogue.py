@@ -14,7 +14,7 @@ from semel.core.frozen import frozen
 Field: TypeAlias = str | int | float | bool | None
 
 NONE, DEBUG, INFO, WARNING, ERROR = 0, 10, 20, 30, 40
-"""Levels of the log, which is loaded by whoever says something; 0: no line."""
+"""Levels of `logging`; 0: no line."""
 
 
 @frozen

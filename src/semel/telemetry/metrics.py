@@ -7,7 +7,8 @@ from the table, and tests compare the alert rules and the dashboard in `monitori
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
 from typing import Final, Literal, TypeAlias
 
@@ -46,165 +47,101 @@ _MILLISECONDS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_00
 BUCKETS: Final = tuple([each / 1_000 for each in _MILLISECONDS])
 """Upper ends, in seconds: a store answers within milliseconds, a provider within seconds."""
 
-_ASKED: Final = ("route", "policy", "tenant")
+_TABLE: Final = """\
+counter reserve.created {request} route policy tenant
+    Keys that were new: a handler ran, or a worker will run it.
+counter reserve.replay {request} route policy tenant
+    Duplicates that were answered with what was kept.
+counter reserve.in_progress {request} route policy tenant
+    Duplicates that came while the first was under way.
+counter reserve.key_misuse {request} route policy tenant
+    Keys that were used again for another request: a client's bug, or an attack.
+counter reserve.failed_retry {request} route policy tenant
+    Keys that were run again, after a run of which nothing stayed.
+counter reserve.unknown {request} route policy tenant
+    Requests for a key of which nobody knows whether it was executed.
+counter reserve.expired {request} route policy tenant
+    Requests for a key past its retention, or too old to be new.
+
+counter exchange {request} outcome route policy by
+    Keyed requests, by what they came to.
+histogram exchange.duration s outcome route
+    From when a request's body was read to its answer.
+histogram handler.duration s route
+    The handler's part of it.
+histogram store.duration s route
+    The store's part of it: all operations of a request together.
+histogram waiting.duration s route
+    Waiting for another request's answer, or for a store to come back.
+counter refusal {request} code route
+    Requests that were turned away before their key was looked up.
+counter memory {request}
+    Answers that were repeated without asking the store.
+counter key.suspicious {request} route
+    Keys that look like personal data.
+counter unguarded {request} endpoint
+    Requests that came to a tagged endpoint around its guard; it did not run.
+
+counter zombie_key {key} by
+    Leases that were past, and whoever held them gone.
+counter fence.lost {request} route
+    Handlers that ended after their lease was lost: they answered from the record.
+counter lease {lease} came
+    Leases that were renewed, lost, or ended by max_run.
+counter write.lost {write}
+    Outcomes that could not be recorded.
+
+counter store.error {error} during
+    Operations to which the store gave no usable answer.
+gauge store.up 1
+    Whether the store could be reached when it was last asked for its health: 1 or 0.
+gauge breaker.open 1
+    Whether requests are refused at once because the store is out: 1 or 0.
+gauge depth {record} of
+    How much waits: records pending, in progress, unknown, dead; effects waiting, dead. Counted by
+    maintenance.
+gauge left_alone {record}
+    Records that are due, of applications and routes that this worker does not know.
+
+counter ttl_pruned {record} what
+    What the reaper expired or forgot.
+counter abandoned {record}
+    Stored requests that nobody ran in time.
+histogram maintenance.duration s
+    Rounds of maintenance.
+gauge maintenance.leader 1
+    Whether this process leads maintenance: 1 or 0.
+counter round.failed {round} loop
+    Rounds of background loops that failed.
+counter reconcile.scheduled {record} why
+    Records that became unknown: somebody must find out what happened.
+counter reconcile.resolved {record} by
+    Unknown records that were settled by evidence.
+counter reconcile.failed {question} came
+    Questions about unknown records that came to nothing.
+counter run {run} came
+    Stored requests that a worker ran.
+counter delivery {try} effect ending
+    Tries at delivering effects.
+counter inbox {webhook} source came
+    Webhooks of providers.
+counter operator {act} act
+    What operators did.
+"""
+"""For each metric: kind, name, unit and labels; below it, what it says."""
+
+_KINDS: Final[dict[str, Kind]] = {"counter": "counter", "histogram": "histogram", "gauge": "gauge"}
 
 
-def _counter(name: str, unit: str, labels: Labels, said: str) -> Measure:
-    return Measure(PREFIX + name, "counter", f"{{{unit}}}", labels, said)
+def _measures() -> Iterator[tuple[str, Measure]]:
+    for entry in re.split(r"\n+(?=\S)", _TABLE):
+        head, *lines = entry.splitlines()
+        kind, name, unit, *labels = head.split()
+        said = " ".join(map(str.strip, lines))
+        yield name, Measure(PREFIX + name, _KINDS[kind], unit, tuple(labels), said)
 
 
-def _duration(name: str, labels: Labels, said: str) -> Measure:
-    return Measure(PREFIX + name, "histogram", "s", labels, said)
-
-
-def _gauge(name: str, unit: str, labels: Labels, said: str) -> Measure:
-    return Measure(PREFIX + name, "gauge", unit, labels, said)
-
-
-_TABLE: Final = (
-    # ── keys, as they are reserved ───────────────────────────────────────────────────────────────
-    _counter(
-        "reserve.created",
-        "request",
-        _ASKED,
-        "Keys that were new: a handler ran, or a worker will run it.",
-    ),
-    _counter(
-        "reserve.replay", "request", _ASKED, "Duplicates that were answered with what was kept."
-    ),
-    _counter(
-        "reserve.in_progress",
-        "request",
-        _ASKED,
-        "Duplicates that came while the first was under way.",
-    ),
-    _counter(
-        "reserve.key_misuse",
-        "request",
-        _ASKED,
-        "Keys that were used again for another request: a client's bug, or an attack.",
-    ),
-    _counter(
-        "reserve.failed_retry",
-        "request",
-        _ASKED,
-        "Keys that were run again, after a run of which nothing stayed.",
-    ),
-    _counter(
-        "reserve.unknown",
-        "request",
-        _ASKED,
-        "Requests for a key of which nobody knows whether it was executed.",
-    ),
-    _counter(
-        "reserve.expired",
-        "request",
-        _ASKED,
-        "Requests for a key past its retention, or too old to be new.",
-    ),
-    # ── requests ─────────────────────────────────────────────────────────────────────────────────
-    _counter(
-        "exchange",
-        "request",
-        ("outcome", "route", "policy", "by"),
-        "Keyed requests, by what they came to.",
-    ),
-    _duration(
-        "exchange.duration",
-        ("outcome", "route"),
-        "From when a request's body was read to its answer.",
-    ),
-    _duration("handler.duration", ("route",), "The handler's part of it."),
-    _duration(
-        "store.duration",
-        ("route",),
-        "The store's part of it: all operations of a request together.",
-    ),
-    _duration(
-        "waiting.duration",
-        ("route",),
-        "Waiting for another request's answer, or for a store to come back.",
-    ),
-    _counter(
-        "refusal",
-        "request",
-        ("code", "route"),
-        "Requests that were turned away before their key was looked up.",
-    ),
-    _counter("memory", "request", (), "Answers that were repeated without asking the store."),
-    _counter("key.suspicious", "request", ("route",), "Keys that look like personal data."),
-    _counter(
-        "unguarded",
-        "request",
-        ("endpoint",),
-        "Requests that came to a tagged endpoint around its guard; it did not run.",
-    ),
-    # ── leases and writes ────────────────────────────────────────────────────────────────────────
-    _counter("zombie_key", "key", ("by",), "Leases that were past, and whoever held them gone."),
-    _counter(
-        "fence.lost",
-        "request",
-        ("route",),
-        "Handlers that ended after their lease was lost: they answered from the record.",
-    ),
-    _counter("lease", "lease", ("came",), "Leases that were renewed, lost, or ended by max_run."),
-    _counter("write.lost", "write", (), "Outcomes that could not be recorded."),
-    # ── the store ────────────────────────────────────────────────────────────────────────────────
-    _counter(
-        "store.error", "error", ("during",), "Operations to which the store gave no usable answer."
-    ),
-    _gauge(
-        "store.up",
-        "1",
-        (),
-        "Whether the store could be reached when it was last asked for its health: 1 or 0.",
-    ),
-    _gauge(
-        "breaker.open",
-        "1",
-        (),
-        "Whether requests are refused at once because the store is out: 1 or 0.",
-    ),
-    _gauge(
-        "depth",
-        "{record}",
-        ("of",),
-        "How much waits: records pending, in progress, unknown, dead; effects waiting, "
-        "dead. Counted by maintenance.",
-    ),
-    _gauge(
-        "left_alone",
-        "{record}",
-        (),
-        "Records that are due, of applications and routes that this worker does not know.",
-    ),
-    # ── what loops do ────────────────────────────────────────────────────────────────────────────
-    _counter("ttl_pruned", "record", ("what",), "What the reaper expired or forgot."),
-    _counter("abandoned", "record", (), "Stored requests that nobody ran in time."),
-    _duration("maintenance.duration", (), "Rounds of maintenance."),
-    _gauge("maintenance.leader", "1", (), "Whether this process leads maintenance: 1 or 0."),
-    _counter("round.failed", "round", ("loop",), "Rounds of background loops that failed."),
-    _counter(
-        "reconcile.scheduled",
-        "record",
-        ("why",),
-        "Records that became unknown: somebody must find out what happened.",
-    ),
-    _counter(
-        "reconcile.resolved", "record", ("by",), "Unknown records that were settled by evidence."
-    ),
-    _counter(
-        "reconcile.failed",
-        "question",
-        ("came",),
-        "Questions about unknown records that came to nothing.",
-    ),
-    _counter("run", "run", ("came",), "Stored requests that a worker ran."),
-    _counter("delivery", "try", ("effect", "ending"), "Tries at delivering effects."),
-    _counter("inbox", "webhook", ("source", "came"), "Webhooks of providers."),
-    _counter("operator", "act", ("act",), "What operators did."),
-)
-MEASURES: Final = {measure.name.removeprefix(PREFIX): measure for measure in _TABLE}
+MEASURES: Final = dict(_measures())
 
 
 # ── tenants ───────────────────────────────────────────────────────────────────────────────────────
@@ -243,122 +180,82 @@ def tenants_by(given: Collection[str] | int | None) -> Tenants:
 
 Update: TypeAlias = tuple[Measure, Labels, float | None]
 """A metric, its labels and a number; None: this process no longer knows the value."""
-Reader: TypeAlias = Callable[[Event, Tenants], Iterator[Update]]
+
+_SAME_NAME: Final = (
+    *("refusal", "key.suspicious", "unguarded", "fence.lost", "write.lost", "store.error"),
+    *("round.failed", "left_alone", "run", "delivery", "inbox", "operator"),
+)
+_COUNTED: Final = {
+    **dict(zip(_SAME_NAME, _SAME_NAME, strict=True)),
+    "lapse": "zombie_key",
+    "doubt": "reconcile.scheduled",
+}
+"""Events that add one, or their ``count``, to a metric whose labels are fields of the event."""
 
 
-def updates(event: Event, tenants: Tenants) -> Iterable[Update]:
+def updates(event: Event, tenants: Tenants) -> Iterator[Update]:
     """What one event adds to the metrics."""
-    reader = _READERS.get(event.name)
-    return () if reader is None else reader(event, tenants)
-
-
-def _update(name: str, *labels: Field, value: float | None = 1.0) -> Update:
-    return MEASURES[name], tuple([_text(label) for label in labels]), value
-
-
-def _text(label: Field) -> str:
-    return "" if label is None else str(label)
-
-
-def _number(value: Field) -> float:
-    return float(value) if value else 0.0
+    match event.name:
+        case "exchange":
+            yield from _exchange(event, tenants)
+        case "lease.renewed" | "lease.lost" | "lease.overrun":
+            yield _update("lease", event.name.removeprefix("lease."))
+        case "store.health":
+            yield _update("store.up", value=event["up"] is True)
+        case "breaker":
+            yield _update("breaker.open", value=event["circuit"] == "open")
+        case "depths":
+            for of, number in event.fields.items():
+                if number is not None:
+                    yield _update("depth", of, value=number)
+        case "maintenance":
+            yield from _maintenance(event)
+        case "leader":
+            yield _update("maintenance.leader", value=event["leading"] is True)
+            # Who no longer leads takes its depths back: the new leader counts them now.
+            for of in () if event["leading"] else CATALOGUE["depths"].fields:
+                yield MEASURES["depth"], (of,), None
+        case "reconcile" if event["came"] == "settled":
+            yield _update("reconcile.resolved", event["by"])
+        case "reconcile":
+            yield _update("reconcile.failed", event["came"])
+        case name if name in _COUNTED:
+            counted = _COUNTED[name]
+            labels = [event.get(label) for label in MEASURES[counted].labels]
+            yield _update(counted, *labels, value=event.get("count", 1))
+        case _:
+            pass
 
 
 def _exchange(event: Event, tenants: Tenants) -> Iterator[Update]:
-    route, policy = event["route"], event["policy"]
-    yield _update("exchange", event["outcome"], route, policy, event["by"])
+    outcome, route, policy = event["outcome"], event["route"], event["policy"]
+    yield _update("exchange", outcome, route, policy, event["by"])
     if event["reserved"] is not None:
         tenant = tenants(_text(event["tenant"]))
         yield _update(f"reserve.{event['reserved']}", route, policy, tenant)
-    yield _update("exchange.duration", event["outcome"], route, value=_number(event["seconds"]))
+    yield _update("exchange.duration", outcome, route, value=event["seconds"])
     if event["handler_seconds"] is not None:
-        yield _update("handler.duration", route, value=_number(event["handler_seconds"]))
+        yield _update("handler.duration", route, value=event["handler_seconds"])
     if event["store_operations"]:
-        yield _update("store.duration", route, value=_number(event["store_seconds"]))
+        yield _update("store.duration", route, value=event["store_seconds"])
     if event["waiting_seconds"]:
-        yield _update("waiting.duration", route, value=_number(event["waiting_seconds"]))
+        yield _update("waiting.duration", route, value=event["waiting_seconds"])
     if event["from_memory"]:
         yield _update("memory")
 
 
-def _maintenance(event: Event, tenants: Tenants) -> Iterator[Update]:
-    yield _update("maintenance.duration", value=_number(event["seconds"]))
+def _maintenance(event: Event) -> Iterator[Update]:
+    yield _update("maintenance.duration", value=event["seconds"])
     for what in ("expired", "forgotten", "effects", "events"):
         if event[what]:
-            yield _update("ttl_pruned", what, value=_number(event[what]))
+            yield _update("ttl_pruned", what, value=event[what])
     if event["abandoned"]:
-        yield _update("abandoned", value=_number(event["abandoned"]))
+        yield _update("abandoned", value=event["abandoned"])
 
 
-def _depths(event: Event, tenants: Tenants) -> Iterator[Update]:
-    for of, number in event.fields.items():
-        if number is not None:
-            yield _update("depth", of, value=_number(number))
+def _update(name: str, *labels: Field, value: Field = 1.0) -> Update:
+    return MEASURES[name], tuple(map(_text, labels)), float(value) if value else 0.0
 
 
-def _leader(event: Event, tenants: Tenants) -> Iterator[Update]:
-    """A process that no longer leads takes its depths back: the new leader counts them now."""
-    yield _update("maintenance.leader", value=float(event["leading"] is True))
-    if not event["leading"]:
-        for of in CATALOGUE["depths"].fields:
-            yield _update("depth", of, value=None)
-
-
-def _reconcile(event: Event, tenants: Tenants) -> Iterator[Update]:
-    if event["came"] == "settled":
-        yield _update("reconcile.resolved", event["by"])
-    else:
-        yield _update("reconcile.failed", event["came"])
-
-
-def _counted(name: str, *fields: str) -> Reader:
-    """Add one, or the event's ``count``, labelled with these fields."""
-
-    def read(event: Event, tenants: Tenants) -> Iterator[Update]:
-        yield _update(
-            name, *[event.get(field) for field in fields], value=_number(event.get("count", 1))
-        )
-
-    return read
-
-
-def _lease(ending: str) -> Reader:
-    def read(event: Event, tenants: Tenants) -> Iterator[Update]:
-        yield _update("lease", ending)
-
-    return read
-
-
-def _flag(name: str, field: str, on: Field = True) -> Reader:
-    def read(event: Event, tenants: Tenants) -> Iterator[Update]:
-        yield _update(name, value=float(event[field] == on))
-
-    return read
-
-
-_READERS: Final[dict[str, Reader]] = {
-    "exchange": _exchange,
-    "refusal": _counted("refusal", "code", "route"),
-    "key.suspicious": _counted("key.suspicious", "route"),
-    "unguarded": _counted("unguarded", "endpoint"),
-    "fence.lost": _counted("fence.lost", "route"),
-    "lease.renewed": _lease("renewed"),
-    "lease.lost": _lease("lost"),
-    "lease.overrun": _lease("overrun"),
-    "lapse": _counted("zombie_key", "by"),
-    "doubt": _counted("reconcile.scheduled", "why"),
-    "write.lost": _counted("write.lost"),
-    "store.error": _counted("store.error", "during"),
-    "store.health": _flag("store.up", "up"),
-    "breaker": _flag("breaker.open", "circuit", "open"),
-    "depths": _depths,
-    "maintenance": _maintenance,
-    "leader": _leader,
-    "round.failed": _counted("round.failed", "loop"),
-    "reconcile": _reconcile,
-    "left_alone": _counted("left_alone"),
-    "run": _counted("run", "came"),
-    "delivery": _counted("delivery", "effect", "ending"),
-    "inbox": _counted("inbox", "source", "came"),
-    "operator": _counted("operator", "act"),
-}
+def _text(label: Field) -> str:
+    return "" if label is None else str(label)

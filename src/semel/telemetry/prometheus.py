@@ -51,49 +51,45 @@ class Prometheus:
     ) -> None:
         registry = REGISTRY if registry is None else registry
         self._tenants = tenants_by(tenants)
-        self._collectors = _known.get(registry) or _registered(registry)
+        if registry not in _known:
+            _known[registry] = {
+                measure.name: _collector(name, measure, registry)
+                for name, measure in MEASURES.items()
+            }
+        self._collectors = _known[registry]
         self._children: dict[tuple[str, Labels], Any] = {}
 
     def __call__(self, event: Event) -> None:
         for measure, labels, value in updates(event, self._tenants):
-            if measure.kind == "gauge":
-                self._set(measure, labels, value)
+            if value is None:
+                # With several processes the latest value of any stands.
+                if not any(name.upper() == "PROMETHEUS_MULTIPROC_DIR" for name in os.environ):
+                    self._collectors[measure.name].remove(*labels)
                 continue
             child = self._children.get((measure.name, labels)) or self._child(measure, labels)
-            if measure.kind == "counter":
-                child.inc(value)
-            else:
-                child.observe(value)
-
-    def _set(self, measure: Measure, labels: Labels, value: float | None) -> None:
-        """Set or remove a gauge; not cached, since another `Prometheus` may have removed it."""
-        collector = self._collectors[measure.name]
-        if value is not None:
-            (collector.labels(*labels) if labels else collector).set(value)
-        elif not any(name.upper() == "PROMETHEUS_MULTIPROC_DIR" for name in os.environ):
-            collector.remove(*labels)  # with several processes the latest value of any stands
+            match measure.kind:
+                case "counter":
+                    child.inc(value)
+                case "histogram":
+                    child.observe(value)
+                case "gauge":
+                    child.set(value)
 
     def _child(self, measure: Measure, labels: Labels) -> Any:
+        """A metric with these labels; a gauge is not cached: another `Prometheus` may remove it."""
         collector = self._collectors[measure.name]
         child = collector.labels(*labels) if labels else collector
-        self._children[measure.name, labels] = child
+        if measure.kind != "gauge":
+            self._children[measure.name, labels] = child
         return child
 
 
-def _registered(registry: CollectorRegistry) -> dict[str, Any]:
-    collectors = {
-        measure.name: _collector(short, measure, registry) for short, measure in MEASURES.items()
-    }
-    _known[registry] = collectors
-    return collectors
-
-
-def _collector(short: str, measure: Measure, registry: CollectorRegistry) -> Any:
+def _collector(name: str, measure: Measure, registry: CollectorRegistry) -> Any:
     said = (measure.prometheus, measure.help, measure.labels)
     match measure.kind:
         case "counter":
             return Counter(*said, registry=registry)
         case "gauge":
-            return Gauge(*said, registry=registry, multiprocess_mode=_MODES[short])
+            return Gauge(*said, registry=registry, multiprocess_mode=_MODES[name])
         case "histogram":
             return Histogram(*said, registry=registry, buckets=BUCKETS)

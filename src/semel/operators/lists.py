@@ -1,4 +1,4 @@
-"""Lists records for people: filtered, by pages, at a bounded cost.
+"""Lists of records and effects: for people filtered, by pages, at a bounded cost.
 
 The store finds unsettled records by itself. For anything else at most ``look`` records are read, in
 the order of identities, and the page says how far that went: a list never reads a whole table of
@@ -7,18 +7,25 @@ millions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from semel.core.frozen import frozen
-from semel.core.operations.maintenance import Scan
-from semel.core.records import Glimpse, Identity, Micros, State
+from semel.core.operations.maintenance import Browse, Scan
+from semel.core.operations.outbox import BrowseEffects, Effects, Shelf
+from semel.core.records import Case, Effect, Glimpse, Identity, Micros, State
 from semel.core.texts import shown
 
 if TYPE_CHECKING:
-    from semel.stores.base import Backend
+    from semel.guard import Guard
+    from semel.stores.base import Backend, Store
 
+LOOK: Final = 20_000
+"""Records or effects that a page looks at, unless it is told otherwise."""
 _STEP: Final = 1000
-"""Records that are read in one step."""
+"""Records that a page reads in one step."""
+CASES_AT_ONCE: Final = 500
+EFFECTS_AT_ONCE: Final = 200
 
 
 @frozen
@@ -34,17 +41,17 @@ class RecordFilter:
 
     def fits(self, seen: Glimpse, now: Micros) -> bool:
         origin, age = seen.origin, now - seen.created_at
+        if self.path is not None and self.path.endswith("*"):
+            there = origin.path.startswith(self.path[:-1])
+        else:
+            there = self.path in (None, origin.path)
         return (
-            (self.tenant is None or origin.tenant == shown(self.tenant))
+            there
+            and (self.tenant is None or origin.tenant == shown(self.tenant))
             and self.method in (None, origin.method)
-            and (self.path is None or _is_at(origin.path, self.path))
             and (self.older is None or age >= self.older)
             and (self.younger is None or age < self.younger)
         )
-
-
-def _is_at(path: str, wanted: str) -> bool:
-    return path.startswith(wanted[:-1]) if wanted.endswith("*") else path == wanted
 
 
 @frozen
@@ -63,7 +70,7 @@ def page(
     wanted: RecordFilter,
     limit: int,
     after: Identity | None = None,
-    look: int = 20_000,
+    look: int = LOOK,
 ) -> Page:
     """Up to ``limit`` records that fit, among the next ``look``."""
     found: list[Glimpse] = []
@@ -89,3 +96,33 @@ def find_by_prefix(backend: Backend, digits: str) -> list[Identity]:
     before = None if first == 0 else Identity((first - 1).to_bytes(32, "big"))
     found = backend.blocking().perform(Scan(tuple(State), 2, before)).glimpses
     return [each.identity for each in found if int.from_bytes(each.identity) <= last]
+
+
+def cases(
+    store: Store, states: tuple[State, ...], *, dead: bool = False
+) -> Iterator[tuple[Case, Micros]]:
+    """All records in these states, each with the store's time; read by pages."""
+    after: Identity | None = None
+    while True:
+        listed = store.perform(Browse(states, CASES_AT_ONCE, after, dead))
+        yield from ((case, listed.now) for case in listed.cases)
+        if len(listed.cases) < CASES_AT_ONCE:
+            return
+        after = listed.cases[-1].record.identity
+
+
+def effects(guard: Guard, shelf: Shelf, name: str | None = None) -> Iterator[Effect]:
+    """All effects on a shelf, or those of one name, read by pages; none without an outbox."""
+    if guard.backend.capabilities.outbox:
+        for listed in effect_pages(guard.backend.blocking(), shelf, EFFECTS_AT_ONCE):
+            yield from (each for each in listed.effects if name in (None, each.name))
+
+
+def effect_pages(store: Store, shelf: Shelf, size: int) -> Iterator[Effects]:
+    after: str | None = None
+    while True:
+        listed = store.perform(BrowseEffects(shelf, size, after))
+        yield listed
+        if len(listed.effects) < size:
+            return
+        after = listed.effects[-1].key
