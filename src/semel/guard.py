@@ -18,7 +18,7 @@ from semel.core.policy import Policy, ietf
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.outbox.registry import Deliverer, Registry
+from semel.outbox.effects import Deliverer, Registry
 from semel.runtime.events import Events, Subscriber
 from semel.runtime.health import Health, alook, look
 from semel.runtime.limits import Limits
@@ -295,7 +295,7 @@ class Guard:
         downstream key of every delivery; where it exists already, nothing is written. For code
         outside a keyed request; in a handler it is `Operation.enqueue`.
         """
-        from semel.outbox.enqueue import new_effect, store_on
+        from semel.outbox.effects import new_effect, store_on
 
         op = new_effect(self.name, name, payload, key=key, order=order, delay=delay)
         store_on(self.backend, connection).perform(op)
@@ -312,7 +312,7 @@ class Guard:
         delay: timedelta = timedelta(0),
     ) -> str:
         """`enqueue` on a psycopg AsyncConnection."""
-        from semel.outbox.enqueue import new_effect, store_on
+        from semel.outbox.effects import new_effect, store_on
 
         op = new_effect(self.name, name, payload, key=key, order=order, delay=delay)
         await store_on(self.backend, connection).perform(op)
@@ -438,7 +438,7 @@ class Guard:
         self._tell_unguarded()
         limiter = runtime.limiter
         if limiter is not None and limiter.limits.active_keys is not None:
-            from semel.worker.tenant_counts import INTERVAL, TenantCounter
+            from semel.worker.maintenance import INTERVAL, TenantCounter
 
             every = self.maintenance or INTERVAL
             yield TenantCounter(self, limiter, limiter.limits.active_keys, every)
