@@ -330,9 +330,9 @@ class Guard:
         ``reader`` says of an event which record it is about and what it proves. Mount the inbox's
         ``asgi`` or ``wsgi``, or hand it headers and body with ``receive``.
         """
-        from semel.inbox.inbox import inbox
+        from semel.inbox.inbox import Inbox
 
-        return inbox(self, source, secrets, reader, **options)
+        return Inbox(self, source, secrets, reader, **options)
 
     def operator(self, app: Any = None) -> Operator:
         """For tools of one's own: look at, ask about and settle records nobody else can decide."""
