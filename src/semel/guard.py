@@ -20,7 +20,7 @@ from semel.core.records import Request, Response
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.outbox.registry import Deliverer, Registry
+from semel.outbox.effects import Deliverer, Registry
 from semel.runtime.events import Events, Subscriber
 from semel.runtime.health import Health, alook, look
 from semel.runtime.limits import Limits
@@ -298,7 +298,7 @@ class Guard:
         downstream key of every delivery; where it exists already, nothing is written. For code
         outside a keyed request; in a handler it is `Operation.enqueue`.
         """
-        from semel.outbox.enqueue import new_effect, store_on
+        from semel.outbox.effects import new_effect, store_on
 
         op = new_effect(self.name, name, payload, key=key, order=order, delay=delay)
         store_on(self.backend, connection).perform(op)
@@ -315,7 +315,7 @@ class Guard:
         delay: timedelta = timedelta(0),
     ) -> str:
         """`enqueue` on a psycopg AsyncConnection."""
-        from semel.outbox.enqueue import new_effect, store_on
+        from semel.outbox.effects import new_effect, store_on
 
         op = new_effect(self.name, name, payload, key=key, order=order, delay=delay)
         await store_on(self.backend, connection).perform(op)
@@ -333,9 +333,9 @@ class Guard:
         ``reader`` says of an event which record it is about and what it proves. Mount the inbox's
         ``asgi`` or ``wsgi``, or hand it headers and body with ``receive``.
         """
-        from semel.inbox.inbox import inbox
+        from semel.inbox.inbox import Inbox
 
-        return inbox(self, source, secrets, reader, **options)
+        return Inbox(self, source, secrets, reader, **options)
 
     def operator(self, app: Any = None) -> Operator:
         """For tools of one's own: look at, ask about and settle records nobody else can decide."""
@@ -441,7 +441,7 @@ class Guard:
         self._tell_unguarded()
         limiter = runtime.limiter
         if limiter is not None and limiter.limits.active_keys is not None:
-            from semel.worker.tenant_counts import INTERVAL, TenantCounter
+            from semel.worker.maintenance import INTERVAL, TenantCounter
 
             every = self.maintenance or INTERVAL
             yield TenantCounter(self, limiter, limiter.limits.active_keys, every)

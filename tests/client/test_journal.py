@@ -21,8 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.client import CallJournal, JournaledCall
-from semel.client.journal import VERSION
-from semel.client.journal_rows import is_dead, this_process
+from semel.client.journal import VERSION, is_dead, this_process
 from semel.client.model import LogicalCall
 from semel.errors import ConfigurationError, SchemaError, SemelError, StoreCorrupt, StoreUnavailable
 from tests.client.answers import answer, call
@@ -158,11 +157,11 @@ def test_of_two_that_see_it_free_at_once_one_takes_it(path: Path) -> None:
     """The second takes it between the first one's look and its hold."""
 
     class Slow(CallJournal):
-        def _is_held(self, row: Any) -> bool:
-            held = super()._is_held(row)
+        def _find(self, call: LogicalCall) -> Any:
+            found = super()._find(call)
             if self is first:
                 won.append(second.take(entry))
-            return held
+            return found
 
     won: list[LogicalCall | None] = []
     with Slow(path) as first, CallJournal(path) as second:
@@ -206,7 +205,7 @@ def test_a_hold_is_made_longer_in_time_however_short_the_pauses_are(
 
 
 def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
-    script = "from semel.client.journal_rows import this_process; print(this_process())"
+    script = "from semel.client.journal import this_process; print(this_process())"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         name = child.stdout.read().decode().strip()
@@ -215,7 +214,7 @@ def test_a_process_that_ended_holds_nothing_before_its_parent_looks() -> None:
 
 
 def test_a_dead_process_holds_nothing() -> None:
-    script = "from semel.client.journal_rows import this_process; print(this_process())"
+    script = "from semel.client.journal import this_process; print(this_process())"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert is_dead(said.stdout.strip())
     assert not is_dead(this_process())

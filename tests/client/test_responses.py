@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.client import AnswerLost, CallRefused, KeyExpired, KeyReused
 from semel.client.model import CallAnswer
 from semel.client.responses import (
     AccessDenied,
     FinalAnswer,
     InProgress,
-    RefusalKind,
     SendInstead,
     ServerRefusal,
     TryAgain,
@@ -33,22 +33,22 @@ def stripe(status: int, kind: str, code: str | None = None, **headers: str) -> C
 END, SHUT_OUT = FinalAnswer(), AccessDenied()
 
 SEMELS: list[tuple[CallAnswer, object]] = [
-    (problem("key-reused"), ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")),
-    (problem("key-reused", status=400), ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")),
+    (problem("key-reused"), ServerRefusal(KeyReused, "key-reused")),
+    (problem("key-reused", status=400), ServerRefusal(KeyReused, "key-reused")),
     (problem("in-flight", retry_after=1), InProgress(None, 1.0)),
     (problem("attempt-failed", retry_after=1), TryAgain(1.0, executed=False)),
-    (problem("outcome-unknown"), ServerRefusal(RefusalKind.OUTCOME_UNKNOWN, "outcome-unknown")),
+    (problem("outcome-unknown"), ServerRefusal(None, "outcome-unknown")),
     (
         problem("outcome-unknown", status=500),
-        ServerRefusal(RefusalKind.OUTCOME_UNKNOWN, "outcome-unknown"),
+        ServerRefusal(None, "outcome-unknown"),
     ),
     (problem("outcome-unknown", retryable=True, retry_after=2_000_000), InProgress(None, 2.0)),
-    (problem("key-expired"), ServerRefusal(RefusalKind.KEY_EXPIRED, "key-expired")),
-    (problem("replay-impossible"), ServerRefusal(RefusalKind.ANSWER_LOST, "replay-impossible")),
-    (problem("body-not-kept"), ServerRefusal(RefusalKind.ANSWER_LOST, "body-not-kept")),
-    (problem("missing-key"), ServerRefusal(RefusalKind.REFUSED, "missing-key")),
-    (problem("abandoned"), ServerRefusal(RefusalKind.REFUSED, "abandoned")),
-    (problem("misconfigured"), ServerRefusal(RefusalKind.REFUSED, "misconfigured")),
+    (problem("key-expired"), ServerRefusal(KeyExpired, "key-expired")),
+    (problem("replay-impossible"), ServerRefusal(AnswerLost, "replay-impossible")),
+    (problem("body-not-kept"), ServerRefusal(AnswerLost, "body-not-kept")),
+    (problem("missing-key"), ServerRefusal(CallRefused, "missing-key")),
+    (problem("abandoned"), ServerRefusal(CallRefused, "abandoned")),
+    (problem("misconfigured"), ServerRefusal(CallRefused, "misconfigured")),
     (problem("tenant-missing"), SHUT_OUT),
     (problem("store-unavailable", retry_after=1), TryAgain(1.0, executed=False)),
     (problem("not-executed"), TryAgain(None, executed=False)),
@@ -58,7 +58,7 @@ SEMELS: list[tuple[CallAnswer, object]] = [
     (accepted(), InProgress(STATUS, 1.0)),
 ]
 STRIPES: list[tuple[CallAnswer, object]] = [
-    (stripe(400, "idempotency_error"), ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")),
+    (stripe(400, "idempotency_error"), ServerRefusal(KeyReused, "key-reused")),
     (stripe(409, "idempotency_error", "idempotency_key_in_use"), InProgress(None, None)),
     (stripe(409, "invalid_request_error", "lock_timeout"), InProgress(None, None)),
     (stripe(402, "card_error", "card_declined"), END),
@@ -83,7 +83,7 @@ OTHERS: list[tuple[CallAnswer, object]] = [
     # The examples of the IETF draft.
     (
         answer(422, {"title": "Idempotency-Key is already used"}),
-        ServerRefusal(RefusalKind.KEY_REUSED, "key-reused"),
+        ServerRefusal(KeyReused, "key-reused"),
     ),
     (
         answer(409, {"title": "A request is outstanding for this Idempotency-Key"}),
@@ -115,7 +115,7 @@ def test_an_answer_means(given: CallAnswer, means: object) -> None:
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_problem_is_known_wherever_its_page_is(base: str, end: str) -> None:
     given = answer(410, {"code": "key-expired", "type": f"{base}key-expired{end}"})
-    assert meaning_of(call(), given, 0.0) == ServerRefusal(RefusalKind.KEY_EXPIRED, "key-expired")
+    assert meaning_of(call(), given, 0.0) == ServerRefusal(KeyExpired, "key-expired")
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
@@ -147,8 +147,8 @@ def test_a_status_is_never_asked_for_at_another_server(location: str) -> None:
         (accepted(), InProgress(STATUS, 1.0)),
         (answer(201, {"paid": 1}, idempotent_replayed="true"), END),
         (answer(500, idempotent_replayed="true"), END),
-        (problem("outcome-unknown"), ServerRefusal(RefusalKind.OUTCOME_UNKNOWN, "outcome-unknown")),
-        (problem("key-expired"), ServerRefusal(RefusalKind.KEY_EXPIRED, "key-expired")),
+        (problem("outcome-unknown"), ServerRefusal(None, "outcome-unknown")),
+        (problem("key-expired"), ServerRefusal(KeyExpired, "key-expired")),
         (problem("attempt-failed", retry_after=1), SendInstead()),
         (problem("no-such-operation"), SendInstead()),
         (problem("store-unavailable", retry_after=1), TryAgain(1.0, executed=False)),

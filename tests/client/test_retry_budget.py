@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.client import Budget
-from semel.client.retry_budget import retry_after
+from semel.client.responses import retry_after
 from semel.errors import ConfigurationError
 
 seconds = st.floats(0.001, 1000, allow_nan=False)

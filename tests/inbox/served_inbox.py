@@ -10,7 +10,7 @@ from starlette.routing import Mount
 
 import semel
 from semel.core.unknown.evidence import Absent, Happened
-from semel.inbox.inbox import ProviderEvent, inbox
+from semel.inbox.inbox import Inbox, ProviderEvent
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLXRoZS1iYW5rLWFuZC1zaG9w"
 
@@ -28,6 +28,6 @@ def read(event: ProviderEvent) -> Any:
     return None
 
 
-bank = inbox(guard, "bank", SECRET, read, max_body=4096)
+bank = Inbox(guard, "bank", SECRET, read, max_body=4096)
 app = Starlette(routes=[Mount("/webhooks/bank", bank.asgi)])
 application = bank.wsgi

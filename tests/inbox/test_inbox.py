@@ -24,7 +24,7 @@ from semel.core.unknown.evidence import Absent, CannotTell, Happened
 from semel.core.unknown.webhook import witnessed
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
-from semel.inbox.inbox import Inbox, ProviderEvent, Stamp, inbox
+from semel.inbox.inbox import Inbox, ProviderEvent, Stamp
 from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.base import Backend
@@ -61,7 +61,7 @@ def voided(identity: Identity) -> dict[str, str]:
 
 
 def bank(scene: Scene, reader: Any = read, **options: Any) -> Inbox:
-    return inbox(scene.guard, "bank", SECRET, reader, clock=lambda: NOW, **options)
+    return Inbox(scene.guard, "bank", SECRET, reader, clock=lambda: NOW, **options)
 
 
 def said(answer: Response) -> tuple[int, str]:
@@ -94,7 +94,7 @@ class TestEvidence:
     def test_the_same_id_from_another_source_is_another_event(self, quick: Scene) -> None:
         identity = quick.unknown()
         bank(quick).receive(*letter(paid(identity)))
-        other = inbox(quick.guard, "courier", SECRET, read, clock=lambda: NOW)
+        other = Inbox(quick.guard, "courier", SECRET, read, clock=lambda: NOW)
         assert said(other.receive(*letter(paid(identity)))) == (200, "settled before")
 
     def test_an_older_event_undoes_nothing(
@@ -247,7 +247,7 @@ def test_clocks_may_differ_a_little(quick: Scene, at: float) -> None:
 
 
 def test_secrets_are_exchanged_without_losing_an_event(quick: Scene) -> None:
-    taken = inbox(quick.guard, "bank", [SECRET, OLD_SECRET], read, clock=lambda: NOW)
+    taken = Inbox(quick.guard, "bank", [SECRET, OLD_SECRET], read, clock=lambda: NOW)
     for number, secret in enumerate((SECRET, OLD_SECRET)):
         identity = quick.unknown()
         sent = letter(paid(identity), f"evt_{number}", secret=secret)
@@ -342,7 +342,7 @@ def stripe_like(secret: bytes) -> Any:
 def test_a_signature_of_another_kind(quick: Scene) -> None:
     identity = quick.unknown()
     verify = stripe_like(b"secret")
-    taken = inbox(quick.guard, "stripe", None, read, verify=verify, clock=lambda: NOW)
+    taken = Inbox(quick.guard, "stripe", None, read, verify=verify, clock=lambda: NOW)
     body = json.dumps(paid(identity) | {"event": "evt_1"}).encode()
 
     def header(at: int, secret: bytes = b"secret") -> dict[str, str]:
@@ -371,7 +371,7 @@ def test_wrong_settings_are_refused_at_the_start(
     quick: Scene, source: str, secrets: Any, options: Any
 ) -> None:
     with pytest.raises(ConfigurationError):
-        inbox(quick.guard, source, secrets, read, **options)
+        Inbox(quick.guard, source, secrets, read, **options)
 
 
 def test_a_reader_names_records_by_bytes_and_hexadecimal() -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semel.client.retry_budget import retry_after
+from semel.client.responses import retry_after
 from semel.core.exchange.replay import accepts
 from semel.core.operations.audit import BrowseAudit
 from semel.core.records import Identity

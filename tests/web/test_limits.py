@@ -42,7 +42,7 @@ def few(count: int) -> semel.Rate:
 @pytest.fixture(autouse=True)
 def no_census(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process knows of its own keys only, however long a test takes."""
-    monkeypatch.setattr("semel.worker.tenant_counts._FIRST", HOUR.total_seconds())
+    monkeypatch.setattr("semel.worker.maintenance._FIRST_COUNT", HOUR.total_seconds())
 
 
 @pytest.fixture(params=COLOURS)

@@ -534,7 +534,7 @@ async def test_a_store_that_fails_lets_what_is_under_way_record_its_end(outbox: 
 async def test_a_long_round_reports_while_it_goes_on(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.worker.deliveries._REPORT_EVERY", 0.0)
+    monkeypatch.setattr("semel.worker.worker._REPORT_EVERY", 0.0)
     reports: list[Round] = []
     outbox.deliverer(outbox.note)
     outbox.write(*(f"k{n}" for n in range(20)))

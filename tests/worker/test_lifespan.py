@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.worker.lifespan import Lifespan
+from semel.worker.stored_runs import Lifespan
 
 
 class App:

@@ -20,14 +20,20 @@ be many requests, because connections break and servers are busy.
   budget is spent the call stays pending, for a later `resume`. A server forgets keys after a day or
   so: a call that is older than ``resume_within`` is reported and not sent.
 
-`call` is the whole course of a call as one generator, without I/O; `responses` decides what an
-answer means. `clients` drives it, blocking and in asyncio. `httpx`, `requests` and `aiohttp` wrap
-the HTTP client that you have.
+call        the whole course of a call as one generator, without I/O; its budget
+responses   what an answer means for a call
+model       a logical call, the result of a try, and the operations that `call` yields
+clients     drives `call`, blocking and in asyncio
+journal     the file: its rows, and which process holds a call
+keys        makes new keys, and checks yours
+errors      how a call can end without its answer
+httpx, requests, aiohttp   wrap the HTTP client that you have
 """
 
 from __future__ import annotations
 
-from semel.client.base import Resumed
+from semel.client.call import Budget
+from semel.client.clients import Resumed
 from semel.client.errors import (
     AnswerLost,
     BudgetSpent,
@@ -38,11 +44,9 @@ from semel.client.errors import (
     KeyReused,
     Unanswered,
 )
-from semel.client.journal import CallJournal
-from semel.client.journal_rows import JournaledCall, KeptAnswer
+from semel.client.journal import CallJournal, JournaledCall, KeptAnswer
 from semel.client.keys import new_key
 from semel.client.model import LogicalCall
-from semel.client.retry_budget import Budget
 
 __all__ = [
     "AnswerLost",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Unpack, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
-from semel.client.base import ClientOptions, Headers, JournalLike, PreparedRequest, one_shot
-from semel.client.clients import AsyncClient
-from semel.client.model import CallAnswer, LogicalCall
+from semel.client.clients import AsyncClient, PreparedRequest, one_shot
+from semel.client.model import CallAnswer
 from semel.errors import ConfigurationError
 
 try:
@@ -22,70 +21,51 @@ except ImportError as missing:
 __all__ = ["AiohttpClient"]
 
 
-class AiohttpClient(AsyncClient[aiohttp.ClientResponse]):
+class AiohttpClient(AsyncClient[aiohttp.ClientSession, aiohttp.ClientResponse]):
     """Calls through your own `aiohttp.ClientSession`; an answer is read whole before you get it."""
 
-    def __init__(
+    async def _prepare(
         self,
-        session: aiohttp.ClientSession,
+        method: str,
+        url: Any,
         *,
-        journal: JournalLike,
-        **options: Unpack[ClientOptions],
-    ) -> None:
-        super().__init__(journal=journal, **options)
-        self._session = session
+        params: Any = None,
+        data: Any = None,
+        json: Any = None,
+        headers: Any = None,
+        **options: Any,
+    ) -> PreparedRequest:
+        if set(options) - {"timeout"}:
+            raise TypeError(f"unknown arguments: {', '.join(sorted(options))}")
+        whole = self._http._build_url(url)
+        if params:
+            whole = whole.extend_query(params)
+        if json is not None and data is not None:
+            raise ConfigurationError("give json= or data=, not both")
+        media: str | None
+        if json is not None:
+            body, media = self._http.json_serialize(json).encode(), "application/json"
+        else:
+            body, media = await _body(data)
+        merged = {str(name): str(text) for name, text in dict(headers or {}).items()}
+        if media and "content-type" not in {name.lower() for name in merged}:
+            merged["Content-Type"] = media
+        return PreparedRequest(method, str(whole), tuple(merged.items()), body, options)
 
-    async def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
-        return await _prepared(self._session, method, url, **arguments)
-
-    async def _exchange(
-        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-    ) -> CallAnswer:
-        response = await self._session.request(
-            method,
-            URL(url, encoded=True),
-            data=body or None,
-            headers=headers,
+    async def _exchange(self, request: PreparedRequest) -> CallAnswer:
+        response = await self._http.request(
+            request.method,
+            URL(request.url, encoded=True),
+            data=request.body or None,
+            headers=dict(request.headers),
             allow_redirects=False,
             raise_for_status=False,
-            **call.options,
+            **request.options,
         )
         # Read to its end the connection is free again; released, it could not be read once more.
         read = await response.read()
         lowered = {name.lower(): text for name, text in response.headers.items()}
         return CallAnswer(response.status, lowered, read, response)
-
-    def _own_headers(self) -> Iterable[str]:
-        return list(self._session.headers)
-
-
-async def _prepared(
-    session: aiohttp.ClientSession,
-    method: str,
-    url: Any,
-    *,
-    params: Any = None,
-    data: Any = None,
-    json: Any = None,
-    headers: Any = None,
-    **options: Any,
-) -> PreparedRequest:
-    if set(options) - {"timeout"}:
-        raise TypeError(f"unknown arguments: {', '.join(sorted(options))}")
-    whole = session._build_url(url)
-    if params:
-        whole = whole.extend_query(params)
-    if json is not None and data is not None:
-        raise ConfigurationError("give json= or data=, not both")
-    media: str | None
-    if json is not None:
-        body, media = session.json_serialize(json).encode(), "application/json"
-    else:
-        body, media = await _body(data)
-    merged = {str(name): str(text) for name, text in dict(headers or {}).items()}
-    if media and "content-type" not in {name.lower() for name in merged}:
-        merged["Content-Type"] = media
-    return PreparedRequest(method, str(whole), tuple(merged.items()), body, options)
 
 
 async def _body(data: Any) -> tuple[bytes, str | None]:

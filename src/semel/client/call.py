@@ -7,56 +7,63 @@ package's docstring.
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, assert_never
 
-from semel.client.errors import (
-    AnswerLost,
-    BudgetSpent,
-    CallError,
-    CallOutcomeUnknown,
-    CallRefused,
-    KeyExpired,
-    KeyReused,
-    Unanswered,
-)
-from semel.client.model import (
-    AskStatus,
-    CallAnswer,
-    ExtendHold,
-    ForgetCall,
-    LogicalCall,
-    NoAnswer,
-    RecordAnswer,
-    RecordStatusUrl,
-    ReleaseCall,
-    SendRequest,
-    Sleep,
-    TryResult,
-)
-from semel.client.responses import (
-    AccessDenied,
-    AnswerMeaning,
-    FinalAnswer,
-    InProgress,
-    RefusalKind,
-    SendInstead,
-    ServerRefusal,
-    TryAgain,
-    meaning_of,
-    status_meaning,
-)
-from semel.client.retry_budget import Budget
+from semel.client import errors, model, responses
+from semel.client.model import CallAnswer, LogicalCall, NoAnswer
 from semel.core.flow import Flow, Interrupted, ask
+from semel.core.frozen import frozen
+from semel.errors import ConfigurationError
 
-_ERRORS: dict[RefusalKind, tuple[type[CallRefused], str]] = {
-    RefusalKind.KEY_REUSED: (KeyReused, "the key was used for another request before"),
-    RefusalKind.KEY_EXPIRED: (KeyExpired, "the server no longer knows what became of the key"),
-    RefusalKind.ANSWER_LOST: (
-        AnswerLost,
-        "it was executed once, and its answer cannot be had again",
-    ),
-    RefusalKind.REFUSED: (CallRefused, "the server refused it"),
+_REFUSALS: Final[Mapping[type[errors.CallRefused], str]] = {
+    errors.KeyReused: "the key was used for another request before",
+    errors.KeyExpired: "the server no longer knows what became of the key",
+    errors.AnswerLost: "it was executed once, and its answer cannot be had again",
+    errors.CallRefused: "the server refused it",
 }
+
+
+@frozen
+class Budget:
+    """What one logical call may spend.
+
+    ``tries`` counts tries that failed; waiting for a request that is under way costs time only.
+    ``within`` is looked at between tries: the last one may take as long as its time-out allows.
+    """
+
+    tries: int = 8
+    within: timedelta = timedelta(minutes=2)
+    first_pause: timedelta = timedelta(milliseconds=200)
+    longest_pause: timedelta = timedelta(seconds=20)
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ConfigurationError("a budget has one try at least")
+        if not timedelta(0) < self.first_pause <= self.longest_pause <= self.within:
+            raise ConfigurationError("a budget needs 0 < first_pause <= longest_pause <= within")
+
+    def ceiling(self, attempt: int) -> float:
+        """The longest pause after so many tries, in seconds."""
+        grown = self.first_pause.total_seconds() * 2.0 ** min(attempt, 64)
+        return min(self.longest_pause.total_seconds(), grown)
+
+    def pause(
+        self, attempt: int, elapsed: float, retry_after: float | None
+    ) -> tuple[float, float] | None:
+        """The shortest and longest next pause; None if the budget does not allow another.
+
+        Full jitter: from nothing to the ceiling; after a Retry-After, from that to twice as long.
+        If less time than a first pause is left there is no other try: else the rest of a budget
+        would be spent in ever smaller pauses.
+        """
+        first = self.first_pause.total_seconds()
+        left = self.within.total_seconds() - elapsed
+        least, spread = 0.0, self.ceiling(attempt)
+        if retry_after is not None:
+            least, spread = retry_after, min(spread, max(first, retry_after))
+        return None if least + first > left else (least, min(left, least + spread))
 
 
 class _Progress:
@@ -67,28 +74,31 @@ class _Progress:
         self.doubt = call.resumed
         self.failures = self.waits = 0
         self.status_url = call.status_url
-        self.last: TryResult | None = None
+        self.last: model.TryResult | None = None
         self._started = started
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds from the start to the end of the last try."""
-        return 0.0 if self.last is None else self.last.now - self._started
+    def pause(self, attempt: int, retry_after: float | None) -> Flow[None]:
+        """Wait before the next try; an error if the budget does not allow one."""
+        elapsed = 0.0 if self.last is None else self.last.now - self._started
+        pause = self.budget.pause(attempt, elapsed, retry_after)
+        if pause is None or self.failures >= self.budget.tries:
+            result = None if self.last is None else self.last.result
+            doubt = "and it may have happened" if self.doubt else "and nothing was executed"
+            raise (errors.Unanswered if self.doubt else errors.BudgetSpent)(
+                f"the budget is spent, {doubt}",
+                self.call,
+                result if isinstance(result, CallAnswer) else None,
+                tries=self.failures + self.waits,
+                elapsed=elapsed,
+                retry_after=retry_after,
+            ) from (result.error if isinstance(result, NoAnswer) else None)
+        yield from ask(model.ExtendHold(self.call, pause[1]))
+        yield from ask(model.Sleep(*pause))
 
-    def spent(self, retry_after: float | None) -> BudgetSpent:
-        """The error for a call whose budget is spent."""
-        result = None if self.last is None else self.last.result
-        doubt = "and it may have happened" if self.doubt else "and nothing was executed"
-        error = (Unanswered if self.doubt else BudgetSpent)(
-            f"the budget is spent, {doubt}",
-            self.call,
-            result if isinstance(result, CallAnswer) else None,
-            tries=self.failures + self.waits,
-            elapsed=self.elapsed,
-            retry_after=retry_after,
-        )
-        error.__cause__ = result.error if isinstance(result, NoAnswer) else None
-        return error
+    def back_off(self, retry_after: float | None) -> Flow[None]:
+        """Count a try that failed, and wait."""
+        self.failures += 1
+        yield from self.pause(self.failures - 1, retry_after)
 
 
 def complete(call: LogicalCall, budget: Budget, started: float) -> Flow[CallAnswer]:
@@ -96,97 +106,62 @@ def complete(call: LogicalCall, budget: Budget, started: float) -> Flow[CallAnsw
     progress = _Progress(call, budget, started)
     try:
         return (yield from _until_answered(progress))
-    except CallError as error:
+    except errors.CallError as error:
         if error.pending:
-            yield from ask(ReleaseCall(call))
+            yield from ask(model.ReleaseCall(call))
         raise
     except Interrupted:
-        yield from ask(ReleaseCall(call))  # it may have been sent: it stays pending
+        yield from ask(model.ReleaseCall(call))  # it may have been sent: it stays pending
         raise
     except Exception as error:  # a bug in a function of the caller
         if not progress.doubt:
-            yield from ask(ForgetCall(call))  # never sent, and not sent later either
+            yield from ask(model.ForgetCall(call))  # never sent, and not sent later either
             raise
-        yield from ask(ReleaseCall(call))
+        yield from ask(model.ReleaseCall(call))
         said = "a try failed on this side, and it may have been sent"
-        raise CallOutcomeUnknown(said, call) from error
+        raise errors.CallOutcomeUnknown(said, call) from error
 
 
 def _until_answered(progress: _Progress) -> Flow[CallAnswer]:
-    while True:
-        answer, meaning = yield from _try(progress)
-        match meaning:
-            case FinalAnswer():
-                yield from ask(RecordAnswer(progress.call, answer))
-                return answer
-            case ServerRefusal() | AccessDenied():
-                return (yield from _refused(progress, answer, meaning))
-            case InProgress():
-                yield from _wait(progress, meaning)
-            case TryAgain():
-                yield from _back_off(progress, meaning)
-            case _:
-                assert_never(meaning)
-
-
-def _try(progress: _Progress) -> Flow[tuple[CallAnswer, AnswerMeaning]]:
     """Try until there is an answer: ask the status resource if there is one, else send."""
     call = progress.call
     while True:
         url = progress.status_url
-        tried = yield from ask(SendRequest(call) if url is None else AskStatus(call, url))
-        progress.last = tried
-        result = tried.result
+        tried = yield from ask(
+            model.SendRequest(call) if url is None else model.AskStatus(call, url)
+        )
+        progress.last, result = tried, tried.result
         if isinstance(result, NoAnswer):
             progress.doubt = progress.doubt or (result.sent and url is None)
             if result.is_bug:
                 raise result.error
-            yield from _back_off(progress, TryAgain(None, executed=False))
+            yield from progress.back_off(None)
             continue
-        meaning = (meaning_of if url is None else status_meaning)(call, result, tried.wall)
-        if not isinstance(meaning, SendInstead):
-            return result, meaning
-        progress.status_url = None
-
-
-def _refused(
-    progress: _Progress, answer: CallAnswer, meaning: ServerRefusal | AccessDenied
-) -> Flow[CallAnswer]:
-    """Raise the error for a refusal; a refused access is an answer if nothing was sent before."""
-    call = progress.call
-    if isinstance(meaning, AccessDenied):
-        if progress.doubt:
-            said = "an earlier try may have happened; now it is shut out"
-            raise CallOutcomeUnknown(said, call, answer)
-        yield from ask(RecordAnswer(call, answer))
-        return answer
-    if meaning.kind is RefusalKind.OUTCOME_UNKNOWN:
-        raise CallOutcomeUnknown("the server does not know whether it happened", call, answer)
-    yield from ask(RecordAnswer(call, answer))
-    error, said = _ERRORS[meaning.kind]
-    raise error(f"{said}: {meaning.code}", call, answer, meaning.code)
-
-
-def _wait(progress: _Progress, meaning: InProgress) -> Flow[None]:
-    progress.doubt = True
-    if meaning.status_url is not None and meaning.status_url != progress.status_url:
-        progress.status_url = meaning.status_url
-        yield from ask(RecordStatusUrl(progress.call, meaning.status_url))
-    yield from _pause(progress, progress.waits, meaning.after)
-    progress.waits += 1
-
-
-def _back_off(progress: _Progress, meaning: TryAgain) -> Flow[None]:
-    progress.doubt = progress.doubt or meaning.executed
-    progress.failures += 1
-    if progress.failures >= progress.budget.tries:
-        raise progress.spent(meaning.after)
-    yield from _pause(progress, progress.failures - 1, meaning.after)
-
-
-def _pause(progress: _Progress, attempt: int, retry_after: float | None) -> Flow[None]:
-    pause = progress.budget.pause(attempt, progress.elapsed, retry_after)
-    if pause is None:
-        raise progress.spent(retry_after)
-    yield from ask(ExtendHold(progress.call, pause[1]))
-    yield from ask(Sleep(*pause))
+        read = responses.meaning_of if url is None else responses.status_meaning
+        match read(call, result, tried.wall):
+            case responses.SendInstead():
+                progress.status_url = None
+            case responses.TryAgain(after, executed):
+                progress.doubt = progress.doubt or executed
+                yield from progress.back_off(after)
+            case responses.InProgress(found, after):
+                progress.doubt = True
+                if found is not None and found != url:
+                    progress.status_url = found
+                    yield from ask(model.RecordStatusUrl(call, found))
+                yield from progress.pause(progress.waits, after)
+                progress.waits += 1
+            case responses.AccessDenied() if progress.doubt:
+                said = "an earlier try may have happened; now it is shut out"
+                raise errors.CallOutcomeUnknown(said, call, result)
+            case responses.FinalAnswer() | responses.AccessDenied():
+                yield from ask(model.RecordAnswer(call, result))
+                return result
+            case responses.ServerRefusal(error, code):
+                if error is None:
+                    said = "the server does not know whether it happened"
+                    raise errors.CallOutcomeUnknown(said, call, result)
+                yield from ask(model.RecordAnswer(call, result))
+                raise error(f"{_REFUSALS[error]}: {code}", call, result, code)
+            case unknown:
+                assert_never(unknown)

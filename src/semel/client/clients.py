@@ -1,52 +1,272 @@
-"""The two clients: `SyncClient` blocks, `AsyncClient` is for an asyncio event loop.
+"""The clients: `SyncClient` blocks, `AsyncClient` is for an asyncio event loop.
 
-A class for an HTTP library gives three methods: `_prepare`, `_exchange` and `_own_headers`. Both
-clients drive the same flow (`call.complete`). The asyncio client writes the journal in threads, so
-that no other task waits for a disk.
+`BaseClient` has the options, and everything that is done without waiting. Both clients drive the
+same flows (`call.complete`, `BaseClient._resume`). The asyncio client writes the journal in
+threads, so that no other task waits for a disk. A class for an HTTP library has two methods,
+`_prepare` and `_exchange`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
 from inspect import isawaitable
-from typing import Any, Self, TypeVar
+from os import PathLike
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
 from semel.backoff import between
-from semel.client.base import BaseClient, Headers, PreparedRequest, Resumed, try_result
-from semel.client.call import complete
-from semel.client.errors import BudgetSpent
-from semel.client.journal_rows import JournaledCall
-from semel.client.model import (
-    AskStatus,
-    CallAnswer,
-    LogicalCall,
-    ReleaseCall,
-    SendRequest,
-    Sleep,
-    TryResult,
-)
-from semel.core.flow import arun, run
+from semel.client import model
+from semel.client.call import Budget, complete
+from semel.client.errors import BudgetSpent, KeyExpired, KeyReused
+from semel.client.journal import CallJournal, JournaledCall
+from semel.client.keys import checked, header_value, new_key
+from semel.client.model import CallAnswer, LogicalCall, NoAnswer, TryResult
+from semel.core.flow import Flow, arun, ask, run
+from semel.core.frozen import frozen, replace
 from semel.core.operations.requests import FlowOperation
-from semel.errors import SemelError
+from semel.core.recovery.was_sent import WasSent, classify
+from semel.errors import ConfigurationError, SemelError, StoreError
 
+KEPT_HEADERS: Final = frozenset(
+    {
+        *("accept", "accept-encoding", "accept-language", "prefer", "user-agent"),
+        *("content-encoding", "content-language", "content-type"),
+        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
+    }
+)
+"""Headers that are safe to keep; of others the journal has only the names."""
+ADDED_BY_LIBRARY: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""Headers that an HTTP library adds when it sends, from its `auth` and its cookies."""
+CLOCK_CORRECTION: Final = 60.0
+"""Seconds that a clock may be set back before the age of a call is unknown."""
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+
+
+class HasHeaders(Protocol):
+    """An HTTP library's own client, with the headers that it adds to every request."""
+
+    @property
+    def headers(self) -> Any: ...
+
+
+H = TypeVar("H", bound=HasHeaders)
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-class SyncClient(BaseClient[R]):
+@frozen
+class PreparedRequest:
+    """A request whose body is bytes, with the headers that were given for it alone.
+
+    ``options`` are those of the HTTP library, such as a time-out.
+    """
+
+    method: str
+    url: str
+    headers: model.Pairs
+    body: bytes
+    options: Mapping[str, Any]
+
+
+@frozen
+class Resumed(Generic[R]):
+    """The result of a call that was sent again: a response, or an error."""
+
+    call: LogicalCall
+    response: R | None
+    error: SemelError | None
+
+
+class BaseClient(Generic[H, R]):
     """Sends requests that change something, each with one key; resumes them after a crash.
 
     All methods take what the HTTP library's own take for headers, parameters and bodies. ``key``:
     your own key; ``name``: your name for the call, to find it in the journal.
     """
 
-    def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
-        """The request with its body made bytes, once."""
+    def __init__(
+        self,
+        http: H,
+        *,
+        journal: CallJournal | str | PathLike[str] | None,
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        credentials: Callable[[LogicalCall], Any] | None = None,
+        keep_headers: Iterable[str] = (),
+        resume_within: timedelta = timedelta(hours=23),
+        header: str = "Idempotency-Key",
+        quoted: bool = False,
+        max_body: int = 16 * 1024 * 1024,
+    ) -> None:
+        if resume_within <= budget.within:
+            raise ConfigurationError("resume_within must be longer than the budget's within")
+        if isinstance(keep_headers, str):
+            raise ConfigurationError("keep_headers= takes several names, not one text")
+        if journal is None or isinstance(journal, CallJournal):
+            self._journal, self._owns_journal = journal, False
+        else:
+            self._journal, self._owns_journal = CallJournal(journal), True
+        self._http, self._budget, self._credentials = http, budget, credentials
+        self._kept = KEPT_HEADERS | {name.lower() for name in keep_headers}
+        self._resume_within = resume_within.total_seconds()
+        self._header, self._quoted, self._max_body = header, quoted, max_body
+
+    @property
+    def journal(self) -> CallJournal:
+        """The journal; an error if there is none."""
+        if self._journal is None:
+            raise ConfigurationError("this client has no journal: give it one with journal=")
+        return self._journal
+
+    def _close_journal(self) -> None:
+        if self._owns_journal and self._journal is not None:
+            self._journal.close()
+
+    # ── one call ──────────────────────────────────────────────────────────────────────────────────
+
+    def _call(self, prepared: PreparedRequest, key: str | None, name: str) -> LogicalCall:
+        """The call, checked: from here on neither its key nor its bytes change."""
+        _check(prepared, self._max_body)
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ConfigurationError("the name of a call must be text that can be stored") from None
+        is_key = self._header.lower().__eq__
+        given = [text for each, text in prepared.headers if is_key(each.lower())]
+        keys = given if key is None else [key, *given]
+        if len(keys) > 1:
+            raise ConfigurationError(f"a call has one key: give key= or {self._header}, once")
+        others = [pair for pair in prepared.headers if not is_key(pair[0].lower())]
+        private = [pair for pair in others if pair[0].lower() not in self._kept]
+        return LogicalCall(
+            key=checked(keys[0], quoted=self._quoted) if keys else new_key(),
+            name=name,
+            method=prepared.method,
+            url=prepared.url,
+            headers=tuple([pair for pair in others if pair not in private]),
+            body=prepared.body,
+            created_at=time.time(),
+            omitted=tuple(sorted({pair[0].lower() for pair in private})),
+            private=tuple(private),
+            options=prepared.options,
+        )
+
+    def _begin(self, call: LogicalCall) -> LogicalCall:
+        """Journal the call. A caller's own key, used before, continues the call from its row."""
+        begun = call if self._journal is None else self._journal.begin(call)
+        if isinstance(begun, LogicalCall):
+            return begun
+        if begun.is_other:
+            said = "the journal has this key for another request; nothing was sent"
+            raise KeyReused(said, call, None, "key-reused")
+        known = begun.call
+        self._check_age(known)
+        if begun.answer is not None:  # the row has no request any more; this one means the same
+            known = replace(known, body=call.body, headers=call.headers)
+        return replace(known, private=call.private, options=call.options, resumed=True)
+
+    def _check_age(self, call: LogicalCall) -> None:
+        """Refuse a call whose key the server may have forgotten: it would be a new operation."""
+        age = time.time() - call.created_at
+        said = None
+        if age > self._resume_within:
+            said = "it is older than servers are trusted to remember keys; nothing was sent"
+        elif age < -CLOCK_CORRECTION:
+            said = "by the clock it is not made yet: nobody knows how old it is; nothing was sent"
+        if said is not None:
+            raise KeyExpired(said, call, None, "key-expired")
+
+    def _request(
+        self, call: LogicalCall, status_url: str | None, credentials: Mapping[str, str]
+    ) -> PreparedRequest:
+        """The request of a try; without a key if it asks for the status.
+
+        The headers are without the library's own; of one name the last counts.
+        """
+        given = tuple(credentials.items())
+        if status_url is not None:
+            return PreparedRequest("GET", status_url, given, b"", call.options)
+        key = (self._header, header_value(call.key, quoted=self._quoted))
+        merged: dict[str, tuple[str, str]] = {}
+        for name, text in (*call.headers, *call.private, *given, key):
+            merged[name.lower()] = (name, text)
+        headers = tuple(merged.values())
+        return PreparedRequest(call.method, call.url, headers, call.body, call.options)
+
+    def _write_journal(self, op: FlowOperation[Any]) -> Any:
+        """Perform an operation on the journal.
+
+        A call that has begun does not fail because of it: the worst is that it stays pending, and
+        is resumed with its key.
+        """
+        journal = self._journal
+        if journal is None:
+            return
+        try:
+            match op:
+                case model.ExtendHold(call, seconds):
+                    journal.extend_hold(call, seconds)
+                case model.RecordStatusUrl(call, url):
+                    journal.record_status_url(call, url)
+                case model.RecordAnswer(call, answer):
+                    journal.record_answer(call, answer)
+                case model.ReleaseCall(call):
+                    journal.release(call)
+                case model.ForgetCall(call):
+                    journal.forget(call)
+                case _:
+                    raise TypeError(f"nobody performs {type(op).__name__}")
+        except StoreError as error:
+            import logging  # most processes never need it here
+
+            logging.getLogger("semel").warning("the journal was not written: %s", error)
+
+    # ── calls of the journal ──────────────────────────────────────────────────────────────────────
+
+    def _take(self, entries: Iterator[JournaledCall], done: list[Resumed[R]]) -> LogicalCall | None:
+        """Take the next pending call that no process holds.
+
+        When the budget of one was spent, others to the same server are left for another time.
+        """
+        spent = {each.call.origin for each in done if isinstance(each.error, BudgetSpent)}
+        for entry in entries:
+            if not entry.held and entry.call.origin not in spent:
+                call = self.journal.take(entry)
+                if call is not None:
+                    return call
+        return None
+
+    def _resume(self, call: LogicalCall) -> Flow[Resumed[R]]:
+        """Complete a call that was taken. It must have all the headers it had, from somewhere."""
+        try:
+            self._check_age(call)
+            given = [*(yield from ask(model.FreshCredentials(call))), *self._http.headers]
+            there = {name.lower() for name in given} | ADDED_BY_LIBRARY
+            missing = [name for name in call.omitted if name not in there]
+            if missing:
+                raise ConfigurationError(
+                    f"the journal does not keep the header {', '.join(missing)}, and neither "
+                    "credentials= nor the HTTP client gives it; nothing was sent"
+                )
+            answer = yield from complete(call, self._budget, time.monotonic())
+            return Resumed(call, answer.native, None)
+        except SemelError as error:
+            return Resumed(call, None, error)
+        finally:
+            self.journal.release(call)
+
+
+class SyncClient(BaseClient[H, R]):
+    """The client that blocks."""
+
+    def _prepare(self, *request: Any, **arguments: Any) -> PreparedRequest:
+        """The request with its body made bytes, once; takes what the library's own takes."""
         raise NotImplementedError
 
-    def _exchange(
-        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-    ) -> CallAnswer:
+    def _exchange(self, request: PreparedRequest) -> CallAnswer:
         """One request and its whole answer; redirects are answers too."""
         raise NotImplementedError
 
@@ -55,7 +275,9 @@ class SyncClient(BaseClient[R]):
     ) -> R:
         """Make one logical call, and return its answer."""
         prepared = self._prepare(method.upper(), url, **arguments)
-        return self._complete(self._begin(self._call(prepared, key, name)))
+        call = self._begin(self._call(prepared, key, name))
+        native: R = run(complete(call, self._budget, time.monotonic()), self._perform).native
+        return native
 
     def post(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
         return self.request("POST", url, key=key, name=name, **arguments)
@@ -69,32 +291,6 @@ class SyncClient(BaseClient[R]):
     def delete(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
         return self.request("DELETE", url, key=key, name=name, **arguments)
 
-    def _complete(self, call: LogicalCall) -> R:
-        native: R = run(complete(call, self._budget, time.monotonic()), self._perform).native
-        return native
-
-    def _perform(self, op: FlowOperation[Any]) -> Any:
-        match op:
-            case SendRequest(call):
-                return self._try(call, None)
-            case AskStatus(call, url):
-                return self._try(call, url)
-            case Sleep(least, most):
-                return time.sleep(between(least, most))
-            case _:
-                return self._write_journal(op)
-
-    def _try(self, call: LogicalCall, status_url: str | None) -> TryResult:
-        request = self._request(call, status_url, self._fresh_credentials(call))
-        try:
-            answer = self._exchange(call, *request)
-        except Exception as error:
-            return try_result(error)
-        return try_result(answer)
-
-    def _fresh_credentials(self, call: LogicalCall) -> Headers:
-        return {} if self._credentials is None else self._credentials(call)
-
     def pending(self) -> list[JournaledCall]:
         """The calls without an answer, oldest first; ``held``: a process works on it now."""
         return self.journal.pending()
@@ -105,26 +301,10 @@ class SyncClient(BaseClient[R]):
         When the budget of one is spent, others to the same server are left for another time.
         """
         done: list[Resumed[R]] = []
-        exhausted: set[str] = set()
-        for entry in self.journal.pending():
-            if entry.held or entry.call.origin in exhausted:
-                continue
-            call = self.journal.take(entry)
-            if call is not None:
-                done.append(self._resume(call))
-                if isinstance(done[-1].error, BudgetSpent):
-                    exhausted.add(call.origin)
+        entries = iter(self.pending())
+        while (call := self._take(entries, done)) is not None:
+            done.append(run(self._resume(call), self._perform))
         return done
-
-    def _resume(self, call: LogicalCall) -> Resumed[R]:
-        try:
-            self._check_age(call)
-            self._check_headers(call, [*self._fresh_credentials(call), *self._own_headers()])
-            return Resumed(call, self._complete(call), None)
-        except SemelError as error:
-            return Resumed(call, None, error)
-        finally:
-            self.journal.release(call)
 
     def close(self) -> None:
         """Close the journal, if this client opened it; your own HTTP client stays open."""
@@ -136,21 +316,38 @@ class SyncClient(BaseClient[R]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _perform(self, op: FlowOperation[Any]) -> Any:
+        match op:
+            case model.SendRequest(call):
+                return self._try(call, None)
+            case model.AskStatus(call, url):
+                return self._try(call, url)
+            case model.FreshCredentials(call):
+                return {} if self._credentials is None else self._credentials(call)
+            case model.Sleep(least, most):
+                return time.sleep(between(least, most))
+            case _:
+                return self._write_journal(op)
 
-class AsyncClient(BaseClient[R]):
-    """Sends requests that change something, each with one key; resumes them after a crash.
+    def _try(self, call: LogicalCall, status_url: str | None) -> TryResult:
+        credentials = self._perform(model.FreshCredentials(call))
+        request = self._request(call, status_url, credentials)
+        result: CallAnswer | NoAnswer
+        try:
+            result = self._exchange(request)
+        except Exception as error:
+            result = _no_answer(error)
+        return TryResult(result, time.monotonic(), time.time())
 
-    All methods take what the HTTP library's own take for headers, parameters and bodies. ``key``:
-    your own key; ``name``: your name for the call, to find it in the journal.
-    """
 
-    async def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
-        """The request with its body made bytes, once."""
+class AsyncClient(BaseClient[H, R]):
+    """The client for an asyncio event loop; it writes the journal in threads."""
+
+    async def _prepare(self, *request: Any, **arguments: Any) -> PreparedRequest:
+        """The request with its body made bytes, once; takes what the library's own takes."""
         raise NotImplementedError
 
-    async def _exchange(
-        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-    ) -> CallAnswer:
+    async def _exchange(self, request: PreparedRequest) -> CallAnswer:
         """One request and its whole answer; redirects are answers too."""
         raise NotImplementedError
 
@@ -159,7 +356,9 @@ class AsyncClient(BaseClient[R]):
     ) -> R:
         """Make one logical call, and return its answer."""
         prepared = await self._prepare(method.upper(), url, **arguments)
-        return await self._complete(await self._abegin(self._call(prepared, key, name)))
+        call = await self._abegin(self._call(prepared, key, name))
+        native: R = (await self._run(complete(call, self._budget, time.monotonic()))).native
+        return native
 
     async def post(
         self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
@@ -179,59 +378,6 @@ class AsyncClient(BaseClient[R]):
     ) -> R:
         return await self.request("DELETE", url, key=key, name=name, **arguments)
 
-    async def _abegin(self, call: LogicalCall) -> LogicalCall:
-        """Journal the call in a thread.
-
-        The thread goes on when its task is cancelled, and holds what it wrote: then release it.
-        """
-        writing = asyncio.ensure_future(asyncio.to_thread(self._begin, call))
-
-        def release(written: asyncio.Future[LogicalCall]) -> None:
-            if not written.cancelled() and written.exception() is None:
-                self._write_journal(ReleaseCall(written.result()))
-
-        try:
-            return await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            writing.add_done_callback(release)
-            raise
-
-    async def _complete(self, call: LogicalCall) -> R:
-        flow = complete(call, self._budget, time.monotonic())
-        try:
-            native: R = (await arun(flow, self._perform)).native
-        except asyncio.CancelledError:
-            # It may have been sent: it stays pending. Not in a thread: nobody may wait for one now.
-            self._write_journal(ReleaseCall(call))
-            raise
-        return native
-
-    async def _perform(self, op: FlowOperation[Any]) -> Any:
-        match op:
-            case SendRequest(call):
-                return await self._try(call, None)
-            case AskStatus(call, url):
-                return await self._try(call, url)
-            case Sleep(least, most):
-                return await asyncio.sleep(between(least, most))
-            case _:
-                return await asyncio.to_thread(self._write_journal, op)
-
-    async def _try(self, call: LogicalCall, status_url: str | None) -> TryResult:
-        request = self._request(call, status_url, await self._fresh_credentials(call))
-        try:
-            answer = await self._exchange(call, *request)
-        except Exception as error:
-            return try_result(error)
-        return try_result(answer)
-
-    async def _fresh_credentials(self, call: LogicalCall) -> Headers:
-        if self._credentials is None:
-            return {}
-        given = self._credentials(call)
-        headers: Headers = (await given) if isawaitable(given) else given
-        return headers
-
     async def pending(self) -> list[JournaledCall]:
         """The calls without an answer, oldest first; ``held``: a process works on it now."""
         return await asyncio.to_thread(self.journal.pending)
@@ -242,27 +388,10 @@ class AsyncClient(BaseClient[R]):
         When the budget of one is spent, others to the same server are left for another time.
         """
         done: list[Resumed[R]] = []
-        exhausted: set[str] = set()
-        for entry in await self.pending():
-            if entry.held or entry.call.origin in exhausted:
-                continue
-            call = await asyncio.to_thread(self.journal.take, entry)
-            if call is not None:
-                done.append(await self._resume(call))
-                if isinstance(done[-1].error, BudgetSpent):
-                    exhausted.add(call.origin)
+        entries = iter(await self.pending())
+        while (call := await asyncio.to_thread(self._take, entries, done)) is not None:
+            done.append(await self._run(self._resume(call)))
         return done
-
-    async def _resume(self, call: LogicalCall) -> Resumed[R]:
-        try:
-            self._check_age(call)
-            given = [*await self._fresh_credentials(call), *self._own_headers()]
-            self._check_headers(call, given)
-            return Resumed(call, await self._complete(call), None)
-        except SemelError as error:
-            return Resumed(call, None, error)
-        finally:
-            self.journal.release(call)
 
     async def aclose(self) -> None:
         """Close the journal, if this client opened it; your own HTTP client stays open."""
@@ -273,3 +402,84 @@ class AsyncClient(BaseClient[R]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    async def _abegin(self, call: LogicalCall) -> LogicalCall:
+        """Journal the call in a thread.
+
+        The thread goes on when its task is cancelled, and holds what it wrote: then release it.
+        """
+        writing = asyncio.ensure_future(asyncio.to_thread(self._begin, call))
+
+        def release(written: asyncio.Future[LogicalCall]) -> None:
+            if not written.cancelled() and written.exception() is None:
+                self._write_journal(model.ReleaseCall(written.result()))
+
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            writing.add_done_callback(release)
+            raise
+
+    async def _run(self, flow: Flow[T]) -> T:
+        """Drive a flow. Cancelled, it may have sent something: it releases its call."""
+
+        def end(rest: Flow[T]) -> None:
+            # Not in a thread: nobody may wait for one now. What the flow ends with must not hide
+            # the cancellation.
+            with suppress(Exception):
+                run(rest, self._write_journal)
+
+        return await arun(flow, self._perform, end)
+
+    async def _perform(self, op: FlowOperation[Any]) -> Any:
+        match op:
+            case model.SendRequest(call):
+                return await self._try(call, None)
+            case model.AskStatus(call, url):
+                return await self._try(call, url)
+            case model.FreshCredentials(call):
+                given = {} if self._credentials is None else self._credentials(call)
+                return (await given) if isawaitable(given) else given
+            case model.Sleep(least, most):
+                return await asyncio.sleep(between(least, most))
+            case _:
+                return await asyncio.to_thread(self._write_journal, op)
+
+    async def _try(self, call: LogicalCall, status_url: str | None) -> TryResult:
+        credentials = await self._perform(model.FreshCredentials(call))
+        request = self._request(call, status_url, credentials)
+        result: CallAnswer | NoAnswer
+        try:
+            result = await self._exchange(request)
+        except Exception as error:
+            result = _no_answer(error)
+        return TryResult(result, time.monotonic(), time.time())
+
+
+def _check(request: PreparedRequest, max_body: int) -> None:
+    """Refuse what must not be journaled or sent."""
+    if request.method in SAFE_METHODS:
+        raise ConfigurationError(f"{request.method} changes nothing: send it without this client")
+    parts = urlsplit(request.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError("the address must be a whole one, with http:// or https://")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError("the journal keeps addresses: give credentials another way")
+    if len(request.body) > max_body:
+        raise ConfigurationError(f"the body is larger than max_body, {max_body} bytes")
+
+
+def _no_answer(error: Exception) -> NoAnswer:
+    """A try that failed. What a hook of the caller made of an answer is raised: it was answered."""
+    sent = classify(error)
+    if sent is WasSent.ANSWERED:
+        raise error
+    return NoAnswer(error, sent=sent is not WasSent.NOT_SENT, is_bug=sent is None)
+
+
+def one_shot(body: object) -> ConfigurationError:
+    """The error for a body that cannot be sent twice."""
+    return ConfigurationError(
+        f"a body of type {type(body).__name__} can be read once only, but a call may be sent "
+        "several times: give bytes"
+    )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar, Unpack
+from collections.abc import Awaitable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
-from semel.client.base import ClientOptions, Headers, JournalLike, PreparedRequest, one_shot
-from semel.client.clients import AsyncClient, SyncClient
-from semel.client.model import CallAnswer, LogicalCall
+from semel.client.clients import AsyncClient, HasHeaders, PreparedRequest, SyncClient, one_shot
+from semel.client.model import CallAnswer
 
 __all__ = ["AsyncHttpxClient", "HttpxClient"]
 
@@ -17,9 +16,7 @@ R_co = TypeVar("R_co", covariant=True)
 _UNSET: Any = object()
 
 
-class _Builds(Protocol):
-    @property
-    def headers(self) -> Any: ...
+class _Builds(HasHeaders, Protocol):
     def build_request(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
@@ -35,48 +32,24 @@ class _AsyncSends(_Builds, Protocol[R_co]):
     def send(self, *args: Any, **kwargs: Any) -> Awaitable[R_co]: ...
 
 
-class HttpxClient(SyncClient[R]):
+class HttpxClient(SyncClient[_Sends[R], R], Generic[R]):
     """Calls through your own `httpx.Client`, with its authentication, proxies and time-outs."""
 
-    def __init__(
-        self, http: _Sends[R], *, journal: JournalLike, **options: Unpack[ClientOptions]
-    ) -> None:
-        super().__init__(journal=journal, **options)
-        self._http = http
-
-    def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
+    def _prepare(self, method: str, url: Any, **arguments: Any) -> PreparedRequest:
         return _prepared(self._http, method, url, **arguments)
 
-    def _exchange(
-        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-    ) -> CallAnswer:
-        request = _built(self._http, call, method, url, headers, body)
-        return _answer(self._http.send(request, follow_redirects=False))
-
-    def _own_headers(self) -> Iterable[str]:
-        return list(self._http.headers)
+    def _exchange(self, request: PreparedRequest) -> CallAnswer:
+        return _answer(self._http.send(_built(self._http, request), follow_redirects=False))
 
 
-class AsyncHttpxClient(AsyncClient[R]):
+class AsyncHttpxClient(AsyncClient[_AsyncSends[R], R], Generic[R]):
     """Calls through your own `httpx.AsyncClient`, with its authentication, proxies, time-outs."""
 
-    def __init__(
-        self, http: _AsyncSends[R], *, journal: JournalLike, **options: Unpack[ClientOptions]
-    ) -> None:
-        super().__init__(journal=journal, **options)
-        self._http = http
-
-    async def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
+    async def _prepare(self, method: str, url: Any, **arguments: Any) -> PreparedRequest:
         return _prepared(self._http, method, url, **arguments)
 
-    async def _exchange(
-        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-    ) -> CallAnswer:
-        request = _built(self._http, call, method, url, headers, body)
-        return _answer(await self._http.send(request, follow_redirects=False))
-
-    def _own_headers(self) -> Iterable[str]:
-        return list(self._http.headers)
+    async def _exchange(self, request: PreparedRequest) -> CallAnswer:
+        return _answer(await self._http.send(_built(self._http, request), follow_redirects=False))
 
 
 def _prepared(
@@ -108,12 +81,16 @@ def _prepared(
     return PreparedRequest(method, str(request.url), given, read, options)
 
 
-def _built(
-    http: _Builds, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-) -> Any:
-    request = http.build_request(method, url, content=body or None, headers=headers, **call.options)
-    request.url = type(request.url)(url)  # the client's own parameters are in it already
-    return request
+def _built(http: _Builds, given: PreparedRequest) -> Any:
+    built = http.build_request(
+        given.method,
+        given.url,
+        content=given.body or None,
+        headers=dict(given.headers),
+        **given.options,
+    )
+    built.url = type(built.url)(given.url)  # the client's own parameters are in it already
+    return built
 
 
 def _answer(response: Any) -> CallAnswer:

@@ -1,27 +1,31 @@
 """The journal: each call is written to a file before it is sent, so that a crash forgets none.
 
 The file is SQLite (WAL, synchronous=FULL), and several processes may share it. It holds requests,
-so only its owner may read it.
+so only its owner may read it. Below: the journal, its rows and their seals, the names of the
+processes that hold calls, and the file.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
+from uuid import uuid4
 
-from semel.client import journal_rows
-from semel.client.journal_rows import JournaledCall, Row, is_dead, this_process
 from semel.client.model import CallAnswer, LogicalCall
-from semel.core.frozen import replace
+from semel.core.frozen import frozen, replace
+from semel.core.records import HeaderView, Request
+from semel.core.request.fingerprint import FingerprintRule, fingerprint
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
 
 APPLICATION: Final = 0x53454D4A
@@ -35,10 +39,29 @@ _HEADER: Final = 512
 """Bytes of the smallest page: no database is smaller."""
 _SQL: Final = Path(__file__).with_name("sql")
 
+_Row: TypeAlias = Mapping[str, Any]
 
-@cache
-def _statement(name: str) -> str:
-    return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
+
+@frozen
+class KeptAnswer:
+    """What is kept of an answer; ``body`` is None if only its size is kept."""
+
+    status: int
+    size: int
+    body: bytes | None
+
+
+@frozen
+class JournaledCall:
+    """A call in the journal."""
+
+    call: LogicalCall
+    held: bool
+    """A process works on it now."""
+    finished_at: float | None = None
+    answer: KeptAnswer | None = None
+    is_other: bool = False
+    """The row with this key is of another request."""
 
 
 class CallJournal:
@@ -67,15 +90,11 @@ class CallJournal:
 
     def pending(self) -> list[JournaledCall]:
         """All calls without an answer, oldest first, held ones included."""
-        return [
-            journal_rows.read_row(row, held=self._is_held(row)) for row in self._query("pending")
-        ]
+        return [_read_row(row) for row in self._query("pending")]
 
     def finished(self, limit: int = 100) -> list[JournaledCall]:
         """The calls that were finished last, with what is kept of their answers."""
-        return [
-            journal_rows.read_row(row, held=False) for row in self._query("finished", limit=limit)
-        ]
+        return [_read_row(row) for row in self._query("finished", limit=limit)]
 
     def forget(self, call: LogicalCall) -> None:
         """Delete a call, whatever its outcome: nobody will resume it."""
@@ -97,29 +116,29 @@ class CallJournal:
 
     def begin(self, call: LogicalCall) -> LogicalCall | JournaledCall:
         """Write the call, and hold it; or return the call that already has its key."""
-        written = journal_rows.request_columns(call)
+        columns = {
+            **_identity(call),
+            "omitted": json.dumps(call.omitted),
+            "headers": json.dumps(call.headers),
+            "body": call.body,
+        }
         held = {"held_by": this_process(), "held_until": time.time() + LEASE}
-        for row in self._write("begin", **written, **held):
+        for row in self._write("begin", **columns, **held, seal=_seal(columns, _REQUEST)):
             return replace(call, row=row["id"])
-        found = self._query("find", method=call.method, url=call.url, key=call.key)
-        if not found:
+        found = self._find(call)
+        if found is None:
             return self.begin(call)  # forgotten in between
-        is_other = found[0]["fingerprint"] != written["fingerprint"]
-        return replace(
-            journal_rows.read_row(found[0], held=self._is_held(found[0])), is_other=is_other
-        )
+        return replace(_read_row(found), is_other=found["fingerprint"] != columns["fingerprint"])
 
     def take(self, entry: JournaledCall) -> LogicalCall | None:
         """Hold a pending call that no living process holds; None if one does, or it is finished."""
-        call = entry.call
-        found = self._query("find", method=call.method, url=call.url, key=call.key)
-        if not found or found[0]["finished_at"] is not None or self._is_held(found[0]):
+        row = self._find(entry.call)
+        if row is None or row["finished_at"] is not None or _is_held(row):
             return None
-        row = found[0]
         seen = {"id": row["id"], "seen_by": row["held_by"], "seen_until": row["held_until"]}
         held = {"held_by": this_process(), "held_until": time.time() + LEASE}
         taken = self._write("take", **seen, **held)
-        return replace(journal_rows.read_row(row, held=True).call, resumed=True) if taken else None
+        return replace(_read_row(row).call, resumed=True) if taken else None
 
     def extend_hold(self, call: LogicalCall, seconds: float) -> None:
         """Hold the call for so many seconds and a lease more; never shortens a hold."""
@@ -137,27 +156,30 @@ class CallJournal:
     def record_answer(self, call: LogicalCall, answer: CallAnswer) -> None:
         """Finish the call with its answer; delete some calls that were finished long ago."""
         now = time.time()
-        kept = answer.body if len(answer.body) <= self._keep_answers else None
+        columns = {
+            **_identity(call),
+            "finished_at": now,
+            "answer_status": answer.status,
+            "answer_size": len(answer.body),
+            "answer_body": answer.body if len(answer.body) <= self._keep_answers else None,
+        }
+        columns |= {"id": call.row, "seal": _seal(columns, _ANSWER)}
+        before = now - self._keep.total_seconds()
         with self._using() as connection, _transaction(connection):
-            connection.execute(
-                _statement("finish"), journal_rows.answer_columns(call, answer, kept, now)
-            )
-            before = now - self._keep.total_seconds()
+            connection.execute(_statement("finish"), columns)
             connection.execute(_statement("purge"), {"before": before, "limit": _PURGED})
 
-    def _is_held(self, row: Row) -> bool:
-        holder, until = row["held_by"], row["held_until"]
-        if not isinstance(holder, str) or not isinstance(until, float):
-            return False  # damaged; reading the row says so
-        return bool(holder) and until > time.time() and not is_dead(holder)
+    # ── the connection ────────────────────────────────────────────────────────────────────────────
 
-    # ── the file ──────────────────────────────────────────────────────────────────────────────────
+    def _find(self, call: LogicalCall) -> _Row | None:
+        found = self._query("find", method=call.method, url=call.url, key=call.key)
+        return found[0] if found else None
 
-    def _query(self, query: str, **values: Any) -> list[Row]:
+    def _query(self, query: str, **values: Any) -> list[_Row]:
         with self._using() as connection:
             return [dict(row) for row in connection.execute(_statement(query), values)]
 
-    def _write(self, query: str, **values: Any) -> list[Row]:
+    def _write(self, query: str, **values: Any) -> list[_Row]:
         with self._using() as connection, _transaction(connection):
             return [dict(row) for row in connection.execute(_statement(query), values)]
 
@@ -184,6 +206,121 @@ class CallJournal:
             return self._opened
 
 
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────
+
+_IDENTITY: Final = ("method", "url", "key", "name", "created_at", "fingerprint")
+_REQUEST: Final = (*_IDENTITY, "omitted", "headers", "body")
+_ANSWER: Final = (*_IDENTITY, "finished_at", "answer_status", "answer_size", "answer_body")
+_RULE: Final = FingerprintRule()
+
+
+def _identity(call: LogicalCall) -> dict[str, Any]:
+    """The columns that a call has for ever.
+
+    The fingerprint is made as a server makes it: JSON in another order is the same call.
+    """
+    given = {name.lower(): text for name, text in call.headers}
+    named = [name for name in ("content-type", "content-encoding") if name in given]
+    lines = [(name.encode(), given[name].encode("utf-8", "surrogatepass")) for name in named]
+    sent = Request(call.method, call.url, b"", HeaderView(lines), None)
+    columns = {name: getattr(call, name) for name in _IDENTITY[:-1]}
+    return {**columns, "fingerprint": fingerprint(sent, call.body, _RULE).text}
+
+
+def _seal(row: _Row, columns: tuple[str, ...]) -> bytes:
+    """SHA-256 over the columns, each with its type and length, so that no two rows look alike."""
+    hashed = sha256(b"semel j1\n")
+    for column in columns:
+        held = row[column]
+        octets = held if isinstance(held, bytes) else str(held).encode("utf-8", "surrogatepass")
+        hashed.update(f"{type(held).__name__} {len(octets)}\n".encode() + octets)
+    return hashed.digest()
+
+
+def _read_row(row: _Row) -> JournaledCall:
+    """The call of a row; a row that was changed since it was written is refused."""
+    finished = row["finished_at"] is not None
+    if _seal(row, _ANSWER if finished else _REQUEST) != row["seal"]:
+        raise StoreCorrupt(
+            f"row {row['id']} of the journal is damaged; nothing of it is sent. Look at it by hand"
+        )
+    call = LogicalCall(
+        key=row["key"],
+        name=row["name"],
+        method=row["method"],
+        url=row["url"],
+        headers=() if finished else tuple([(n, text) for n, text in json.loads(row["headers"])]),
+        body=row["body"] or b"",
+        created_at=row["created_at"],
+        omitted=() if finished else tuple(json.loads(row["omitted"])),
+        status_url=row["status_url"],
+        row=row["id"],
+    )
+    if not finished:
+        return JournaledCall(call, _is_held(row))
+    kept = KeptAnswer(row["answer_status"], row["answer_size"], row["answer_body"])
+    return JournaledCall(call, False, row["finished_at"], kept)
+
+
+def _is_held(row: _Row) -> bool:
+    holder, until = row["held_by"], row["held_until"]
+    if not isinstance(holder, str) or not isinstance(until, float):
+        return False  # damaged; reading the row says so
+    return bool(holder) and until > time.time() and not is_dead(holder)
+
+
+# ── who holds a call ──────────────────────────────────────────────────────────────────────────────
+# A process has a name by which others can tell whether it has ended: the machine's boot, its
+# process namespace, its process number, and when it started. Numbers are used again; all four
+# together are not. Without /proc a name says nothing, and a hold ends only by time.
+
+_PROC: Final = Path("/proc")
+_NOWHERE: Final = "-"
+_names: dict[int, str] = {}
+
+
+def this_process() -> str:
+    """The name of this process; a forked child has another."""
+    pid = os.getpid()
+    if pid not in _names:
+        place = _place()
+        # Without a place the name must still be unique.
+        started = _started(pid) if place != _NOWHERE else uuid4().hex
+        _names[pid] = f"{place} {pid} {started}"
+    return _names[pid]
+
+
+def is_dead(name: str) -> bool:
+    """Whether the process has surely ended; False also if that cannot be known from here."""
+    place, _, rest = name.partition(" ")
+    pid, _, started = rest.partition(" ")
+    if place == _NOWHERE or place != _place() or not pid.isdecimal():
+        return False
+    return _started(int(pid)) != started
+
+
+def _place() -> str:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
+    except OSError:
+        return _NOWHERE
+
+
+def _started(pid: int) -> str:
+    """When the process started, in ticks since boot; empty if it has ended."""
+    try:
+        # The second field is the command in parentheses and may itself hold any character.
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        fields = text.rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]  # ended, and its parent has not looked yet
+    except (OSError, IndexError):
+        return ""
+
+
+# ── the file ──────────────────────────────────────────────────────────────────────────────────────
+
+
 class _Opened:
     """A connection of this process."""
 
@@ -195,32 +332,43 @@ class _Opened:
             self.connection = sqlite3.connect(
                 path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
-        except sqlite3.Error as error:
-            raise _mapped(error, path) from error
-        try:
-            self.connection.row_factory = sqlite3.Row
-            self._prepare(path, time.monotonic() + timeout)
+            try:
+                self._prepare(path, time.monotonic() + timeout)
+            except BaseException:
+                self.connection.close()
+                raise
         except _ERRORS as error:
-            self.connection.close()
             raise _mapped(error, path) from error
-        except BaseException:
-            self.connection.close()
-            raise
 
     def _prepare(self, path: Path, deadline: float) -> None:
         """Set the file up, or check that it is a whole journal of this version."""
-        mode = _journal_mode(self.connection, deadline)
-        self.connection.execute("PRAGMA synchronous = FULL")
-        self.connection.execute("PRAGMA secure_delete = ON")
+        connection = self.connection
+        connection.row_factory = sqlite3.Row
+        mode = None
+        while mode is None:
+            try:
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                # Processes that switch a new file at once get BUSY, without the busy timeout.
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.005)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
         if mode != "wal":
             raise ConfigurationError(f"{path} cannot be used: is it on a network file system?")
-        with _transaction(self.connection):
-            _create_or_check(self.connection, path)
+        with _transaction(connection):
+            _create_or_check(connection, path)
 
 
 _INHERITED: list[_Opened] = []
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What the driver raises; the second if a damaged file puts odd bytes into its message."""
+
+
+@cache
+def _statement(name: str) -> str:
+    return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -241,9 +389,8 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         found = path.stat()
     except OSError as error:
-        raise ConfigurationError(
-            f"the journal {path} cannot be opened: {error.strerror}"
-        ) from error
+        said = f"the journal {path} cannot be opened: {error.strerror}"
+        raise ConfigurationError(said) from error
     if 0 < found.st_size < _HEADER:
         raise _damaged(path)  # SQLite would take the stump for an empty file, and begin anew
     if stat.S_IMODE(found.st_mode) & 0o077:
@@ -252,23 +399,15 @@ def _make_private(path: Path) -> None:
         )
 
 
-def _journal_mode(connection: sqlite3.Connection, deadline: float) -> str:
-    # Processes that switch a new file at the same time get BUSY at once, without the busy timeout.
-    while True:
-        try:
-            return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.005)
-
-
 def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
+    # The statements as SQLite remembers them: from CREATE on.
+    parts = _statement("schema").split(";\n")
+    schema = [part[part.index("CREATE") :] for part in parts if "CREATE" in part]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if empty and not application and not version:
-        for statement in _schema():
+    made = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master").fetchall()}
+    if not made and not application and not version:
+        for statement in schema:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -277,16 +416,9 @@ def _create_or_check(connection: sqlite3.Connection, path: Path) -> None:
         raise ConfigurationError(f"{path} is no journal of semel's; nothing in it was changed")
     if version != VERSION:
         raise SchemaError(f"the journal {path} has version {version}, this semel reads {VERSION}")
-    made = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master").fetchall()}
     checked = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if made != set(_schema()) or checked != "ok":
+    if made != set(schema) or checked != "ok":
         raise _damaged(path)
-
-
-def _schema() -> list[str]:
-    """The statements, as SQLite remembers them: from CREATE on."""
-    parts = _statement("schema").split(";\n")
-    return [part[part.index("CREATE") :] for part in parts if "CREATE" in part]
 
 
 def _damaged(path: Path) -> StoreCorrupt:

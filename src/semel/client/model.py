@@ -111,6 +111,13 @@ class AskStatus(FlowOperation[TryResult]):
 
 
 @frozen
+class FreshCredentials(FlowOperation[Mapping[str, str]]):
+    """The headers that the caller's own function gives for the next try."""
+
+    call: LogicalCall
+
+
+@frozen
 class Sleep(FlowOperation[None]):
     """Wait for a random time between the two, in seconds."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Unpack
+from typing import Any
 
-from semel.client.base import ClientOptions, Headers, JournalLike, PreparedRequest, one_shot
-from semel.client.clients import SyncClient
-from semel.client.model import CallAnswer, LogicalCall
+from semel.client.clients import PreparedRequest, SyncClient, one_shot
+from semel.client.model import CallAnswer
 from semel.errors import ConfigurationError
 
 try:
@@ -24,38 +22,61 @@ _PATIENCE = 30.0
 """Seconds; requests itself has no time-out."""
 
 
-class RequestsClient(SyncClient[requests.Response]):
+class RequestsClient(SyncClient[requests.Session, requests.Response]):
     """Calls through your own `requests.Session`, with its authentication, proxies and adapters.
 
     Each try waits 30 seconds for the connection and for each part of the answer, unless
     ``timeout=`` of a call says otherwise.
     """
 
-    def __init__(
-        self, session: requests.Session, *, journal: JournalLike, **options: Unpack[ClientOptions]
-    ) -> None:
-        super().__init__(journal=journal, **options)
-        self._session = session
+    def _prepare(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Any = None,
+        data: Any = None,
+        json: Any = None,
+        files: Any = None,
+        headers: Any = None,
+        timeout: Any = _PATIENCE,
+    ) -> PreparedRequest:
+        request = requests.Request(
+            method, url, headers=headers, params=params, data=data, json=json, files=files
+        )
+        prepared = self._http.prepare_request(request)
+        body: Any = b"" if prepared.body is None else prepared.body
+        if not isinstance(body, str | bytes):
+            raise one_shot(body)
+        # The headers of this call alone, and the type of its body: the session adds its own again.
+        merged: Any = CaseInsensitiveDict(headers or {})
+        if "Content-Type" in prepared.headers:
+            merged["Content-Type"] = prepared.headers["Content-Type"]
+        return PreparedRequest(
+            method,
+            prepared.url or url,
+            tuple([(name, _text(text)) for name, text in merged.items() if text is not None]),
+            body.encode() if isinstance(body, str) else body,
+            {"timeout": timeout},
+        )
 
-    def _prepare(self, method: str, url: str, **arguments: Any) -> PreparedRequest:
-        return _prepared(self._session, method, url, **arguments)
-
-    def _exchange(
-        self, call: LogicalCall, method: str, url: str, headers: Headers, body: bytes
-    ) -> CallAnswer:
-        request = requests.Request(method, url, headers=dict(headers), data=body or None)
-        prepared = self._session.prepare_request(request)
-        prepared.url = url  # the session's own parameters are in it already
-        settings: Any = self._session.merge_environment_settings(url, {}, False, None, None)
-        timeout = call.options.get("timeout", _PATIENCE)
-        response = self._session.send(prepared, allow_redirects=False, timeout=timeout, **settings)
+    def _exchange(self, request: PreparedRequest) -> CallAnswer:
+        prepared = self._http.prepare_request(
+            requests.Request(
+                request.method,
+                request.url,
+                headers=dict(request.headers),
+                data=request.body or None,
+            )
+        )
+        prepared.url = request.url  # the session's own parameters are in it already
+        settings: Any = self._http.merge_environment_settings(request.url, {}, False, None, None)
+        timeout = request.options.get("timeout", _PATIENCE)
+        response = self._http.send(prepared, allow_redirects=False, timeout=timeout, **settings)
         if not _is_whole(response):
             raise requests.ConnectionError("the answer was cut short in its headers")
         lowered = {name.lower(): text for name, text in response.headers.items()}
         return CallAnswer(response.status_code, lowered, response.content, response)
-
-    def _own_headers(self) -> Iterable[str]:
-        return list(self._session.headers)
 
 
 def _is_whole(response: requests.Response) -> bool:
@@ -72,38 +93,6 @@ def _is_whole(response: requests.Response) -> bool:
         return True
     # It ends with its connection. A body is only there where the headers were whole.
     return bool(response.content)
-
-
-def _prepared(
-    session: requests.Session,
-    method: str,
-    url: str,
-    *,
-    params: Any = None,
-    data: Any = None,
-    json: Any = None,
-    files: Any = None,
-    headers: Any = None,
-    timeout: Any = _PATIENCE,
-) -> PreparedRequest:
-    request = requests.Request(
-        method, url, headers=headers, params=params, data=data, json=json, files=files
-    )
-    prepared = session.prepare_request(request)
-    body: Any = b"" if prepared.body is None else prepared.body
-    if not isinstance(body, str | bytes):
-        raise one_shot(body)
-    # The headers of this call alone, and the type of its body: the session adds its own again.
-    merged: Any = CaseInsensitiveDict(headers or {})
-    if "Content-Type" in prepared.headers:
-        merged["Content-Type"] = prepared.headers["Content-Type"]
-    return PreparedRequest(
-        method,
-        prepared.url or url,
-        tuple([(name, _text(text)) for name, text in merged.items() if text is not None]),
-        body.encode() if isinstance(body, str) else body,
-        {"timeout": timeout},
-    )
 
 
 def _text(value: str | bytes) -> str:

@@ -10,24 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from enum import Enum
+from datetime import UTC, datetime
+from email.utils import parsedate_tz
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urljoin
 
+from semel.client.errors import AnswerLost, CallRefused, KeyExpired, KeyReused
 from semel.client.model import CallAnswer, LogicalCall, origin
-from semel.client.retry_budget import retry_after
 from semel.core.exchange.problems import CATALOGUE
 from semel.core.frozen import frozen
-
-
-class RefusalKind(Enum):
-    """Which error a refusal becomes."""
-
-    KEY_REUSED = "key reused"
-    KEY_EXPIRED = "key expired"
-    OUTCOME_UNKNOWN = "outcome unknown"
-    ANSWER_LOST = "answer lost"
-    REFUSED = "refused"
 
 
 @frozen
@@ -37,9 +28,9 @@ class FinalAnswer:
 
 @frozen
 class ServerRefusal:
-    """The end of the call without its answer."""
+    """The end of the call without its answer. ``error`` is None if its outcome is unknown there."""
 
-    kind: RefusalKind
+    error: type[CallRefused] | None
     code: str
 
 
@@ -72,12 +63,12 @@ class SendInstead:
 AnswerMeaning: TypeAlias = FinalAnswer | ServerRefusal | InProgress | TryAgain | AccessDenied
 _Document: TypeAlias = Mapping[str, Any]
 
-_REFUSALS: Final[Mapping[str, RefusalKind]] = {
-    "key-reused": RefusalKind.KEY_REUSED,
-    "key-expired": RefusalKind.KEY_EXPIRED,
-    "outcome-unknown": RefusalKind.OUTCOME_UNKNOWN,
-    "body-not-kept": RefusalKind.ANSWER_LOST,
-    "replay-impossible": RefusalKind.ANSWER_LOST,
+_REFUSALS: Final[Mapping[str, type[CallRefused] | None]] = {
+    "key-reused": KeyReused,
+    "key-expired": KeyExpired,
+    "outcome-unknown": None,
+    "body-not-kept": AnswerLost,
+    "replay-impossible": AnswerLost,
 }
 _OUTCOMES: Final = frozenset({"handler-failed"})
 """Problems that are the handler's own outcome, not a refusal to run it."""
@@ -93,22 +84,37 @@ _LAST_WORD: Final = re.compile(r"(?<=[/#])[a-z-]+(?=/?$)")
 _STATES: Final = ("pending", "in_progress", "unknown")
 _IN_USE: Final = ("idempotency_key_in_use", "lock_timeout")
 """Tuples: what a server sends there may not be hashable."""
+_DIGITS: Final = re.compile(r"[0-9]+")
+_LONGEST_NUMBER: Final = 12
+"""Digits: a wait of thirty thousand years is as good as any longer one."""
 
 
 def meaning_of(call: LogicalCall, answer: CallAnswer, wall: float) -> AnswerMeaning:
     """What the answer to the request itself means."""
-    document = _document(answer)
+    status, document = answer.status, _document(answer)
     after = retry_after(answer.headers.get("retry-after"), answer.headers.get("date"), wall)
     if is_kept(answer):
         return FinalAnswer()
-    if answer.status == 202:
-        return _accepted(call, answer, document, after)
-    if answer.status < 400:
+    if status < 400:
+        # semel's 202 means "ask there"; any other 202 is the application's answer.
+        location = answer.headers.get("location")
+        ours = document.get("status") in _STATES and document.get("location") == location
+        if status == 202 and location is not None and ours:
+            return InProgress(_same_origin(call, location), after)
         return FinalAnswer()
     code = code_of(document)
-    if code is not None:
-        return _by_code(code, document, answer, after)
-    return _by_others(answer, document, after)
+    if code is None:
+        return _by_others(answer, document, after)
+    if document.get("retryable") is True:
+        if code in _WAITING:
+            return InProgress(None, after)
+        not_executed = code in _NOT_EXECUTED or status in _NOT_RUN
+        return TryAgain(after, executed=not not_executed)
+    if code in _OUTCOMES:
+        return FinalAnswer()
+    if status in _DENIED:
+        return AccessDenied()
+    return ServerRefusal(_REFUSALS.get(code, CallRefused), code)
 
 
 def status_meaning(
@@ -145,7 +151,7 @@ def code_of(document: _Document) -> str | None:
     return str(code)
 
 
-def same_origin(call: LogicalCall, location: str) -> str | None:
+def _same_origin(call: LogicalCall, location: str) -> str | None:
     """The address, if it is on the call's server: credentials must not go elsewhere."""
     try:
         address = urljoin(call.url, location)
@@ -170,33 +176,6 @@ def _object(value: Any) -> _Document:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
-def _accepted(
-    call: LogicalCall, answer: CallAnswer, document: _Document, after: float | None
-) -> AnswerMeaning:
-    """semel's 202 means "ask there"; any other 202 is the application's answer."""
-    location = answer.headers.get("location")
-    ours = document.get("status") in _STATES and document.get("location") == location
-    if location is None or not ours:
-        return FinalAnswer()
-    return InProgress(same_origin(call, location), after)
-
-
-def _by_code(
-    code: str, document: _Document, answer: CallAnswer, after: float | None
-) -> AnswerMeaning:
-    """What a problem of semel means."""
-    if document.get("retryable") is True:
-        if code in _WAITING:
-            return InProgress(None, after)
-        not_executed = code in _NOT_EXECUTED or answer.status in _NOT_RUN
-        return TryAgain(after, executed=not not_executed)
-    if code in _OUTCOMES:
-        return FinalAnswer()
-    if answer.status in _DENIED:
-        return AccessDenied()
-    return ServerRefusal(_REFUSALS.get(code, RefusalKind.REFUSED), code)
-
-
 def _by_others(answer: CallAnswer, document: _Document, after: float | None) -> AnswerMeaning:
     """What an error of another server means: Stripe's, the IETF draft's, then by its status."""
     status, error = answer.status, _object(document.get("error"))
@@ -204,7 +183,7 @@ def _by_others(answer: CallAnswer, document: _Document, after: float | None) -> 
     titled = "idempotency-key" in str(document.get("title")).lower()
     stripes = error.get("type") == "idempotency_error" and status in (400, 409, 422)
     if (not in_use) if stripes else (status == 422 and titled):
-        return ServerRefusal(RefusalKind.KEY_REUSED, "key-reused")
+        return ServerRefusal(KeyReused, "key-reused")
     stripe_retry = {"true": True, "false": False}.get(answer.headers.get("stripe-should-retry", ""))
     for retry in (stripe_retry, document.get("retryable")):
         if retry is True:
@@ -220,3 +199,34 @@ def _by_others(answer: CallAnswer, document: _Document, after: float | None) -> 
     if status >= 500 and status not in _NEVER:
         return TryAgain(after, executed=True)
     return FinalAnswer()
+
+
+def retry_after(value: str | None, date: str | None, wall: float) -> float | None:
+    """The seconds that a Retry-After asks for (RFC 9110, 10.2.3); None if it is not usable.
+
+    A date is counted from the answer's own ``Date`` if there is one: the server's clock may differ
+    from ours.
+    """
+    value = (value or "").strip()
+    if _DIGITS.fullmatch(value):
+        return float(value if len(value) <= _LONGEST_NUMBER else "9" * _LONGEST_NUMBER)
+    moment = _moment(value)
+    if moment is None:
+        return None
+    said = _moment((date or "").strip())
+    return max(0.0, moment - (wall if said is None else said))
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since 1970 of an HTTP date in any of its three forms; None for anything else."""
+    if not text or len(text) > 64:
+        return None
+    try:
+        read = parsedate_tz(text)
+        if read is None:
+            return None
+        year, month, day, hour, minute, second, *_, offset = read
+        moment = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=UTC)
+        return moment.timestamp() - (offset or 0)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -18,24 +18,7 @@ from semel.core.flow import Flow
 from semel.core.frozen import frozen
 from semel.core.policy import exempt
 from semel.core.records import Case, Header, HeaderView, Response
-from semel.core.unknown.settlement import (
-    Passed,
-    Render,
-    Running,
-    Settled,
-    Undecided,
-    Unusable,
-    contradicts,
-)
-from semel.core.unknown.webhook import (
-    AlreadyTaken,
-    Ignored,
-    Notice,
-    Reception,
-    Taken,
-    Unread,
-    take_in,
-)
+from semel.core.unknown import settlement, webhook
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures
 from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
@@ -88,58 +71,43 @@ class ProviderEvent:
 
 
 Reader: TypeAlias = Callable[[ProviderEvent], Any]
-"""Which record an event is about, and what it proves: (identity, evidence), or None.
+"""Says which record an event is about, and what it proves: (identity, evidence), or None.
 
 Of an operation with several calls, (identity, evidence, name): the call that it proves.
 """
 
 
-def inbox(
-    guard: Guard,
-    source: str,
-    secrets: str | bytes | Iterable[str | bytes] | None,
-    reader: Reader,
-    *,
-    verify: Verify | None = None,
-    tolerance: timedelta = signatures.TOLERANCE,
-    keep: timedelta = KEEP,
-    max_body: int = MAX_BODY,
-    app: Any = None,
-    clock: Callable[[], float] = time.time,
-) -> Inbox:
+class Inbox:
     """An endpoint for the webhooks of ``source``.
 
     ``secrets``: one, or several while they are exchanged, for signatures as Standard Webhooks has
-    them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of an
+    them; or None, and ``verify`` checks signatures of another kind. ``reader`` is a function of a
     `ProviderEvent`. ``app`` is for finding the ``render=`` of policies on endpoints.
     """
-    if (secrets is None) == (verify is None):
-        raise ConfigurationError("an inbox needs secrets, or verify= for another kind of signature")
-    if not source or not source.isprintable() or not callable(reader):
-        raise ConfigurationError("an inbox needs a source such as 'bank', and a reader")
-    check = verify or _standard(signatures.secrets(secrets or ()), tolerance, clock)
-    return Inbox(guard, source, reader, check, tolerance, keep, max_body, app, clock)
-
-
-class Inbox:
-    """Made by `inbox`."""
 
     def __init__(
         self,
         guard: Guard,
         source: str,
+        secrets: str | bytes | Iterable[str | bytes] | None,
         reader: Reader,
-        verify: Verify,
-        tolerance: timedelta,
-        keep: timedelta,
-        max_body: int,
-        app: Any,
-        clock: Callable[[], float],
+        *,
+        verify: Verify | None = None,
+        tolerance: timedelta = signatures.TOLERANCE,
+        keep: timedelta = KEEP,
+        max_body: int = MAX_BODY,
+        app: Any = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        if (secrets is None) == (verify is None):
+            said = "an inbox needs secrets, or verify= for another kind of signature"
+            raise ConfigurationError(said)
+        if not source or not source.isprintable() or not callable(reader):
+            raise ConfigurationError("an inbox needs a source such as 'bank', and a reader")
         self._guard = guard
         self._source = source
         self._reader = reader
-        self._verify = verify
+        self._verify = verify or _standard(signatures.secrets(secrets or ()), tolerance, clock)
         self._tolerance = tolerance.total_seconds()
         self._keep = keep // timedelta(microseconds=1)
         self.max_body = max_body
@@ -149,23 +117,11 @@ class Inbox:
 
     def receive(self, headers: GivenHeaders, body: bytes) -> Response:
         """Take in one event; returns the answer to the provider."""
-        event = self._verified(_view(headers), body)
-        if isinstance(event, Response):
-            return event
-        try:
-            return self._answer(self._runner.run(self._take_in(event)))
-        except StoreError as error:
-            return self._unavailable(error)
+        return self._runner.run(self._receive(headers, body))
 
     async def areceive(self, headers: GivenHeaders, body: bytes) -> Response:
         """`receive`, awaited."""
-        event = self._verified(_view(headers), body)
-        if isinstance(event, Response):
-            return event
-        try:
-            return self._answer(await self._runner.arun(self._take_in(event)))
-        except StoreError as error:
-            return self._unavailable(error)
+        return await self._runner.arun(self._receive(headers, body))
 
     async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
         """The ASGI application: ``Mount("/webhooks/bank", inbox.asgi)``."""
@@ -200,76 +156,74 @@ class Inbox:
         start_response(f"{answer.status} {http.HTTPStatus(answer.status).phrase}", lines)
         return [answer.body]
 
-    def _verified(self, headers: HeaderView, body: bytes) -> ProviderEvent | Response:
-        """The verified event, or a refusal that does not tell a forger what was wrong."""
+    def _receive(self, headers: GivenHeaders, body: bytes) -> Flow[Response]:
+        """Verify the event and take it in. A refusal does not tell a forger what was wrong."""
+        view = _view(headers)
         if len(body) > self.max_body:
             return _response(413, "too large")
         try:
-            stamp = self._verify(headers, body)
+            stamp = self._verify(view, body)
         except Exception as error:  # verify= meets whatever strangers send
             why = str(error) if isinstance(error, ValueError) else type(error).__name__
-            return self._refused(why)
-        if stamp is None or not 0 < len(stamp.event) <= _LONGEST_ID:
-            return self._refused("forged, or old")
-        timely = abs(self._clock() - stamp.sent_at) <= self._tolerance  # never so for a NaN
-        if not timely or not stamp.event.isprintable():
-            return self._refused("forged, or old")
-        return ProviderEvent(stamp.event, stamp.sent_at, headers, body)
-
-    def _take_in(self, event: ProviderEvent) -> Flow[Reception]:
+            return self._respond(401, "refused", WARNING, why)
+        if (
+            stamp is None
+            or not 0 < len(stamp.event) <= _LONGEST_ID
+            or not abs(self._clock() - stamp.sent_at) <= self._tolerance  # so for a NaN too
+            or not stamp.event.isprintable()
+        ):
+            return self._respond(401, "refused", WARNING, "forged, or old")
+        event = ProviderEvent(stamp.event, stamp.sent_at, view, body)
         # Two applications may get the same event; the name of a source has no line break in it.
         source = f"{self._guard.name}\n{self._source}" if self._guard.name else self._source
-        notice = Notice(source, event.id, self._keep)
+        notice = webhook.Notice(source, event.id, self._keep)
         read = partial(self._reader, event)
-        return take_in(notice, read, self._render_of, self._guard.name, new_fence())
-
-    def _render_of(self, case: Case) -> Render | None:
-        policy = self._routes.policy(case.terms)
-        return None if policy is None else policy.render
-
-    def _answer(self, came: Reception) -> Response:
+        try:
+            came = yield from webhook.take_in(
+                notice, read, self._render_of, self._guard.name, new_fence()
+            )
+        except StoreError as error:
+            self._guard.events.emit("store.error", error=error, during="inbox", operation="take_in")
+            return self._respond(503, "store unavailable", NONE, retry_after=_RETRY)
         match came:
-            case AlreadyTaken():
+            case webhook.AlreadyTaken():
                 return self._respond(200, "known", NONE)
-            case Ignored(reason):
+            case webhook.Ignored(reason):
                 return self._respond(200, "ignored", INFO, reason)
-            case Unread(error):
-                return self._respond(500, "not read", ERROR, "it was not read", error=error)
-            case Taken():
+            case webhook.Unread(cause):
+                return self._respond(500, "not read", ERROR, "it was not read", error=cause)
+            case webhook.Taken():
                 return self._taken(came)
             case _:
                 assert_never(came)
 
-    def _taken(self, came: Taken) -> Response:
+    def _render_of(self, case: Case) -> settlement.Render | None:
+        policy = self._routes.policy(case.terms)
+        return None if policy is None else policy.render
+
+    def _taken(self, came: webhook.Taken) -> Response:
         which = describe_record(came.case)
         match came.settlement:
-            case Settled(state):
+            case settlement.Settled(state):
                 emit_reconcile(self._guard, came.case, "settled", INFO, by="webhook", state=state)
                 return self._respond(200, "settled", NONE)
-            case Passed(state):
-                if contradicts(came.evidence, state):
+            case settlement.Passed(state):
+                if settlement.contradicts(came.evidence, state):
                     why = f"{which} is {state}, and the event says otherwise: compare the ledgers"
                     return self._respond(200, "settled before", ERROR, why)
                 return self._respond(200, "settled before", NONE)
-            case Undecided(reason):
+            case settlement.Undecided(reason):
                 return self._respond(200, "noted", INFO, f"{which} stays unknown: {reason}")
-            case Unusable(reason, error):
+            case settlement.Unusable(reason, error):
                 why = f"{which} stays unknown: {reason}"
                 return self._respond(500, "not usable", ERROR, why, error=error)
-            case Running(_, until, now):
+            case settlement.Running(_, until, now):
                 # Whoever holds the lease will say more than the event can: a whole answer. Should
                 # it die instead, the event is wanted, so it must not be taken for delivered.
                 seconds = min(_LONGEST_RETRY, max(1, -(-(until - now) // 1_000_000)))
                 return self._respond(503, "still running", NONE, retry_after=seconds)
             case _:
                 assert_never(came.settlement)
-
-    def _refused(self, why: str) -> Response:
-        return self._respond(401, "refused", WARNING, why)
-
-    def _unavailable(self, error: StoreError) -> Response:
-        self._guard.events.emit("store.error", error=error, during="inbox", operation="take_in")
-        return self._respond(503, "store unavailable", NONE, retry_after=_RETRY)
 
     def _respond(
         self,

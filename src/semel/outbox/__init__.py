@@ -3,8 +3,7 @@
 Three jobs, three words. An application *registers* who delivers effects of a name, a transaction
 *enqueues* an effect, and a worker *delivers* it (`semel.worker`, `semel.core.delivery`).
 
-registry     registering: who delivers which effect, and who is asked as a probe
-enqueue      enqueuing: an effect in the application's own transaction
+effects      registering who delivers them; enqueuing one in the application's own transaction
 webhook      the ready deliverer for signed HTTP
 signatures   signatures of Standard Webhooks
 """

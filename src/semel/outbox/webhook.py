@@ -24,7 +24,7 @@ from semel.core.delivery import Delivery
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError, GiveUp, RetryLater, SemelError
 from semel.outbox import signatures
-from semel.worker.calling import in_thread
+from semel.worker.flow_runner import in_thread
 
 _MOST_READ: Final = 64 * 1024
 """Bytes read of an answer; the rest is not needed."""

@@ -1,19 +1,17 @@
 """The worker: background loops that deliver effects, run stored requests, ask probes, and tidy up.
 
-worker          runs the loops side by side; what a round of a loop is
-deliveries      the outbox's loop: leases effects, calls their deliverers, records the result
-stored_runs     runs deferred requests and abandoned operations through the application
-reconciler      asks probes about unknown outcomes
-maintenance     lapses leases, expires records; as a loop, or embedded in an application
-wake_up         listeners that wake a worker when the store has something new
-tenant_counts   counts the keys of tenants where a cap is set
-flow_runner     runs flows that ask a store and the application's own functions
-calling         calls the application's functions, in its event loop or in threads
-lifespan        the lifespan of an ASGI application that requests are run through
+worker        runs the loops side by side; what a round of a loop is
+deliveries    the outbox's loop: leases effects, calls their deliverers, records the result
+stored_runs   runs deferred requests and abandoned operations through the application
+reconciler    asks probes about unknown outcomes
+maintenance   lapses leases, expires records; as a loop, or embedded. Counts keys of tenants
+wake_up       listeners that wake a worker when the store has something new
+flow_runner   runs flows that ask a store and the application's own functions, which it calls
 
 **Loops.** A loop has `run_once()`: it does what is due and returns a `Round`, which says how much
 was done and when there will be more. `Worker` runs each loop in a task of its own and rests between
-rounds: until the time the round named, at most ``poll`` seconds, or until a listener wakes it. The
+rounds: until the time the round named, at most ``poll`` seconds, or until a listener wakes it.
+Deliveries and stored runs do many things at once in a round, and share how (`ConcurrentLoop`). The
 listener makes a worker prompt, never correct: everything is found by polling alone. A round that
 raises is tried again after a growing pause. Any number of workers may run the same loops.
 

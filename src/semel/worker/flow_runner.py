@@ -7,17 +7,19 @@ one that hangs holds up nobody; when its time is over it is not waited for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import contextvars
+import inspect
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from semel.core.flow import AsyncPerform, Flow, arun, run
-from semel.core.operations.handler import Ask, Did, Do, PauseBetweenLooks, Pursue, Raised
-from semel.core.operations.requests import FlowOperation, StoreOperation
-from semel.runtime.threads import in_thread, to_the_end
-from semel.worker.calling import called
+from semel.core import operations as ops
+from semel.core.flow import Flow, Interrupted, arun, run
+from semel.core.frozen import is_async
+from semel.runtime import threads
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -28,6 +30,9 @@ T = TypeVar("T")
 PATIENCE: Final = timedelta(seconds=30)
 """How long a function of the application may take."""
 
+_left_behind: set[asyncio.Task[Any]] = set()
+"""Tasks that nobody waits for: an event loop does not keep its tasks alive."""
+
 
 class FlowRunner:
     """Runs flows on a guard's store, blocking or awaited."""
@@ -35,57 +40,67 @@ class FlowRunner:
     def __init__(self, guard: Guard, patience: timedelta = PATIENCE) -> None:
         self._guard = guard
         self._patience = patience.total_seconds()
-        self._left_behind: set[asyncio.Task[Any]] = set()
 
-    def run(self, flow: Flow[T]) -> T:
-        return run(flow, self.perform)
+    def run(self, flow: Flow[T], stopping: threading.Event | None = None) -> T:
+        """Run it, blocking; ``stopping`` cuts a pause short, and the flow is told."""
+
+        def perform(op: ops.FlowOperation[R]) -> R:
+            if stopping is None or not isinstance(op, ops.PauseBetweenLooks):
+                return self.perform(op)
+            if stopping.wait(op.pause / 1_000_000):
+                raise Interrupted
+            return cast("R", None)
+
+        return run(flow, perform)
 
     async def arun(self, flow: Flow[T]) -> T:
         """`run`, awaited. Cancelled, the flow ends by itself: it may have something to release."""
-        return await arun(flow, self.aperform, self._end_alone)
 
-    def _end_alone(self, rest: Flow[Any]) -> None:
-        task = asyncio.ensure_future(_ended(rest, self.aperform))
-        self._left_behind.add(task)
-        task.add_done_callback(self._left_behind.discard)
+        async def end(rest: Flow[T]) -> None:
+            with suppress(Exception):  # nobody is left to hear what it raises
+                await arun(rest, self.aperform)
 
-    def perform(self, op: FlowOperation[R]) -> R:
-        any_op: FlowOperation[Any] = op
+        return await arun(
+            flow, self.aperform, lambda rest: _leave(asyncio.ensure_future(end(rest)))
+        )
+
+    def perform(self, op: ops.FlowOperation[R]) -> R:
+        any_op: ops.FlowOperation[Any] = op
         reply: Any = None
         match any_op:
-            case StoreOperation():
+            case ops.StoreOperation():
                 reply = self._guard.backend.blocking().perform(any_op)
-            case Ask(probe, inquiry):
+            case ops.Ask(probe, inquiry):
                 reply = self._call(probe, inquiry)
-            case Do(function, arguments):
+            case ops.Do(function, arguments):
                 try:
-                    reply = Did(self._call(function, *arguments))
+                    reply = ops.Did(self._call(function, *arguments))
                 except Exception as error:
-                    reply = Raised(error)
-            case Pursue(write, claim, seen):
+                    reply = ops.Raised(error)
+            case ops.Pursue(write, claim, seen):
                 self._guard.runtime.keeper.pursue(write, claim, seen)
-            case PauseBetweenLooks(pause):
+            case ops.PauseBetweenLooks(pause):
                 time.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
         return cast("R", reply)
 
-    async def aperform(self, op: FlowOperation[R]) -> R:
-        any_op: FlowOperation[Any] = op
+    async def aperform(self, op: ops.FlowOperation[R]) -> R:
+        any_op: ops.FlowOperation[Any] = op
         reply: Any = None
         match any_op:
-            case StoreOperation():
+            case ops.StoreOperation():
                 reply = await self._guard.backend.awaited().perform(any_op)
-            case Ask(probe, inquiry):
+            case ops.Ask(probe, inquiry):
                 reply = await self._acall(probe, inquiry)
-            case Do(function, arguments):
+            case ops.Do(function, arguments):
                 try:
-                    reply = Did(await self._acall(function, *arguments))
+                    reply = ops.Did(await self._acall(function, *arguments))
                 except Exception as error:
-                    reply = Raised(error)
-            case Pursue(write, claim, seen):
+                    reply = ops.Raised(error)
+            case ops.Pursue(write, claim, seen):
                 self._guard.runtime.keeper.pursue(write, claim, seen)
-            case PauseBetweenLooks(pause):
+            case ops.PauseBetweenLooks(pause):
                 await asyncio.sleep(pause / 1_000_000)
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
@@ -93,34 +108,79 @@ class FlowRunner:
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call it in a thread; a coroutine runs there too, in a loop of its own."""
-        return in_thread(lambda: to_the_end(function(*arguments))).result(self._patience)
+        asked = threads.in_thread(lambda: threads.to_the_end(function(*arguments)))
+        return asked.result(self._patience)
 
     async def _acall(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        task = asyncio.ensure_future(_answered(function, *arguments))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=self._patience)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if done:
+        async def answer() -> Any:
+            try:
+                return await called(function, *arguments)
+            except Exception:
+                raise
+            except BaseException as error:  # cancelled by itself, or SystemExit: not to end us
+                raise RuntimeError(f"it raised {type(error).__name__}") from error
+
+        task = asyncio.ensure_future(answer())
+        if await ends_in_time(task, self._patience):
             return task.result()
-        # Cancelled, but not waited for: it may not react.
-        task.cancel()
-        self._left_behind.add(task)
-        task.add_done_callback(self._left_behind.discard)
         raise TimeoutError(f"no answer within {self._patience:g} s")
 
 
-async def _ended(rest: Flow[Any], perform: AsyncPerform) -> None:
-    # Nobody is left to hear what the flow raises: its caller has gone.
-    with contextlib.suppress(Exception):
-        await arun(rest, perform)
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a plain or a coroutine function; returns or raises what it does."""
+    if is_async(function):
+        return await function(*arguments)
+    returned = await in_thread(lambda: function(*arguments))
+    return await returned if inspect.isawaitable(returned) else returned
 
 
-async def _answered(function: Callable[..., Any], *arguments: Any) -> Any:
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """Run ``function`` in a new daemon thread.
+
+    There is no pool: threads that hang would use it up, and a process that ends would wait for
+    them.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def hand_over(returned: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result((returned, error))
+
+    def work() -> None:
+        returned, error = None, None
+        try:
+            returned = context.run(function)
+        except BaseException as raised:  # as a value: a future refuses a StopIteration
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended, and with it everybody who waited
+            loop.call_soon_threadsafe(hand_over, returned, error)
+
+    threading.Thread(target=work, name="semel-delivery", daemon=True).start()
+    returned, error = await future
+    if isinstance(error, StopIteration):
+        raise RuntimeError(f"StopIteration: {error}")
+    if error is not None:
+        raise error
+    return returned
+
+
+async def ends_in_time(task: asyncio.Task[Any], seconds: float, grace: float = 0.0) -> bool:
+    """Whether the task ends within ``seconds``; if not, or if we are cancelled, it is cancelled.
+
+    It may not react: it has ``grace`` seconds to end, and is left behind then.
+    """
     try:
-        return await called(function, *arguments)
-    except Exception:
-        raise
-    except BaseException as error:  # cancelled by itself, or SystemExit, which must not end us
-        raise RuntimeError(f"it raised {type(error).__name__}") from error
+        await asyncio.wait({task}, timeout=seconds)
+        return task.done()
+    finally:
+        if not task.done():
+            task.cancel()
+            _leave(task)
+            await asyncio.wait({task}, timeout=grace)
+
+
+def _leave(task: asyncio.Task[Any]) -> None:
+    _left_behind.add(task)
+    task.add_done_callback(_left_behind.discard)

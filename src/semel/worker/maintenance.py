@@ -1,7 +1,8 @@
-"""Maintenance as a loop of the worker, and embedded in the application.
+"""Maintenance as a loop of the worker; and the threads that stand in every process.
 
-Embedded, every process has a thread for it. The store elects one leader, which does the work; the
-others stand by, and one of them takes over when the leader's lease is past.
+Embedded in an application, every process has a thread for maintenance. The store elects one leader,
+which does the work; the others stand by, and one of them takes over when the leader's lease is
+past. Where a cap on the keys of a tenant is set, another thread counts them.
 """
 
 from __future__ import annotations
@@ -10,21 +11,27 @@ import threading
 import time
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from semel.backoff import jitter
-from semel.core.flow import Flow, Interrupted, ask, run
-from semel.core.maintenance import ONE_WRITER, PACE, MaintenanceReport, Pace, tend
-from semel.core.operations.handler import PauseBetweenLooks
-from semel.core.operations.maintenance import Lead, Scan
-from semel.core.operations.outbox import BrowseEffects, Shelf
-from semel.core.operations.requests import FlowOperation
-from semel.core.records import Identity, State
-from semel.core.states import RecordEvent as StateEvent
+from semel.core import operations as ops
+from semel.core.flow import Flow, Interrupted, ask
+from semel.core.maintenance import (
+    ONE_WRITER,
+    PACE,
+    CountedTenants,
+    Pace,
+    count_tenants,
+    last_count,
+    tend,
+)
+from semel.core.records import Identity, Micros, State
+from semel.core.states import RecordEvent
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
 from semel.runtime.event_catalogue import DEBUG, ERROR, INFO
 from semel.runtime.leases import new_fence
+from semel.runtime.limits import Limiter
 from semel.runtime.threads import StandingThread
 from semel.worker.flow_runner import FlowRunner
 from semel.worker.worker import Round, counts_note
@@ -33,18 +40,22 @@ if TYPE_CHECKING:
     from semel.guard import Guard
     from semel.stores.base import Backend
 
-R = TypeVar("R")
-
 INTERVAL: Final = timedelta(seconds=60)
 LEADER: Final = "maintenance"
 _LEASES: Final = 3
 """How many intervals a leader may miss before another takes over."""
 _SHORTEST_WAIT: Final = 0.05
 """Seconds to leave to the traffic between a round that was cut short and the next."""
-
-
-_LAPSES: Final = (StateEvent.LAPSE, StateEvent.LAPSE_RELEASE, StateEvent.LAPSE_REQUEUE)
+_FIRST_COUNT: Final = 0.2
+"""Seconds until tenants are first counted; until then a process knows its own keys only."""
+_COUNT_LEASE: Final[Micros] = 600_000_000
+"""How long a count may take before another process begins one too; two counts do no harm."""
+_LAPSES: Final = (RecordEvent.LAPSE, RecordEvent.LAPSE_RELEASE, RecordEvent.LAPSE_REQUEUE)
 """What a lease that is past came to; of the first nobody knows what became of it."""
+_STATES: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
+_PAGE: Final = 500
+_PAGES: Final = 20
+"""Counting what waits ends after so many pages: a higher number would tell nobody more."""
 
 
 def pace_for(backend: Backend) -> Pace:
@@ -70,38 +81,13 @@ class Maintenance:
 
     def run_once_blocking(self, stopping: threading.Event) -> Round:
         """Run one round in a thread; ``stopping`` cuts it short."""
-
-        def perform(op: FlowOperation[R]) -> R:
-            if not isinstance(op, PauseBetweenLooks):
-                return self._runner.perform(op)
-            if stopping.wait(op.pause / 1_000_000):
-                raise Interrupted
-            return cast("R", None)
-
-        return run(self._round(), perform)
+        return self._runner.run(self._round(), stopping)
 
     def _round(self) -> Flow[Round]:
-        began = time.monotonic()
+        began, events = time.monotonic(), self._guard.events
         upkeep = yield from tend(self._pace)
-        round_ = self._report(upkeep, began)
-        # Counted for subscribers alone, and not in the middle of a long piece of work.
-        if self._guard.events.heard and not upkeep.more:
-            depths = yield from survey(self._guard.backend.capabilities.outbox)
-            self._guard.events.emit(
-                "depths",
-                pending=depths["pending"],
-                in_progress=depths["in_progress"],
-                unknown=depths["unknown"],
-                dead=depths["dead"],
-                waiting_effects=depths["waiting_effects"],
-                dead_effects=depths["dead_effects"],
-            )
-        return round_
-
-    def _report(self, upkeep: MaintenanceReport, began: float) -> Round:
         note, counts = counts_note(upkeep.counts), Counter(upkeep.counts)
         doubts, lapsed = counts[_LAPSES[0]], sum(counts[each] for each in _LAPSES)
-        events = self._guard.events
         if lapsed:
             events.emit("lapse", count=lapsed, by="maintenance")
         if doubts:
@@ -111,48 +97,128 @@ class Maintenance:
             level=INFO if note else DEBUG,
             note=note or "nothing to do",
             lapsed=lapsed,
-            abandoned=counts[StateEvent.ABANDON],
-            expired=counts[StateEvent.EXPIRE],
-            forgotten=counts[StateEvent.FORGET],
+            abandoned=counts[RecordEvent.ABANDON],
+            expired=counts[RecordEvent.EXPIRE],
+            forgotten=counts[RecordEvent.FORGET],
             effects=counts["effects"],
             events=counts["events"],
             more=upkeep.more,
             seconds=time.monotonic() - began,
         )
+        # Counted for subscribers alone, and not in the middle of a long piece of work.
+        if events.heard and not upkeep.more:
+            depths = yield from survey(self._guard.backend.capabilities.outbox)
+            events.emit("depths", level=None, error=None, **depths)
         wait = _SHORTEST_WAIT if upkeep.more else self._interval * jitter()
-        return Round(sum(upkeep.counts.values()), wait, note)
+        return Round(counts.total(), wait, note)
 
 
-class EmbeddedMaintenance:
-    """Maintenance in a thread of the application: one leader for each store does the work."""
+def survey(outbox: bool) -> Flow[dict[str, int | None]]:
+    """Count records and effects by what they wait for; no effects without an ``outbox``.
 
-    def __init__(self, guard: Guard, *, interval: timedelta = INTERVAL) -> None:
+    It is done in rounds of maintenance, never on the way of a request.
+    """
+    counts: Counter[str] = Counter()
+    after: Identity | None = None
+    for _ in range(_PAGES):
+        page = yield from ask(ops.Scan(_STATES, _PAGE, after))
+        for glimpse in page.glimpses:
+            counts[glimpse.state.value] += 1
+            counts["dead"] += glimpse.state is State.UNKNOWN and glimpse.due_at is None
+        after = page.until
+        if after is None:
+            break
+    depths: dict[str, int | None] = {state.value: counts[state.value] for state in _STATES}
+    depths["dead"] = counts["dead"]
+    depths["waiting_effects"] = (yield from _count_effects(ops.Shelf.WAITING)) if outbox else None
+    depths["dead_effects"] = (yield from _count_effects(ops.Shelf.DEAD)) if outbox else None
+    return depths
+
+
+def _count_effects(shelf: ops.Shelf) -> Flow[int]:
+    count, after = 0, None
+    for _ in range(_PAGES):
+        page = yield from ask(ops.BrowseEffects(shelf, _PAGE, after))
+        count += len(page.effects)
+        if len(page.effects) < _PAGE:
+            break
+        after = page.effects[-1].key
+    return count
+
+
+class _ThreadLoop:
+    """A loop in a thread of its own, which stands in every process of the application."""
+
+    _name: ClassVar[str]
+    """In the thread's name, and in events of the store."""
+    _loop: ClassVar[str]
+    """In events of rounds that failed."""
+
+    def __init__(self, guard: Guard, interval: timedelta) -> None:
         self._guard = guard
         self._interval = interval.total_seconds()
-        self._maintenance = Maintenance(guard, interval=interval)
-        self._fence = new_fence()
-        self._led = False
-        self._thread = StandingThread(self._run, "semel-maintenance")
-
-    @property
-    def leading(self) -> bool:
-        """Whether this process did the last round."""
-        return self._led
+        self._thread = StandingThread(self._run, f"semel-{self._name}")
 
     def start(self) -> None:
         """Start the thread; again in a forked child, which has none. Cheap when it runs."""
         self._thread.start()
 
     def stop(self) -> None:
+        """End the thread after what it is doing."""
+        self._thread.stop()
+
+    def _begin(self) -> float:
+        """Called once in a new thread; returns the seconds until the first round."""
+        raise NotImplementedError
+
+    def _round(self) -> float:
+        """Do a round; returns the seconds until the next."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        wait, events = self._begin(), self._guard.events
+        while not self._thread.stopping.wait(wait):
+            wait = self._interval * jitter()
+            try:
+                wait = self._round()
+            except Interrupted:
+                return
+            except StoreError as error:
+                events.emit("store.error", error=error, during=self._name, operation="round")
+            except Exception as error:
+                events.emit("round.failed", level=ERROR, error=error, loop=self._loop)
+
+
+class EmbeddedMaintenance(_ThreadLoop):
+    """Maintenance in a thread of the application: one leader for each store does the work."""
+
+    _name, _loop = "maintenance", "maintain"
+
+    def __init__(self, guard: Guard, *, interval: timedelta = INTERVAL) -> None:
+        super().__init__(guard, interval)
+        self._maintenance = Maintenance(guard, interval=interval)
+        self._fence = new_fence()
+        self._led = False
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process did the last round."""
+        return self._led
+
+    def stop(self) -> None:
         """End the thread after what it is doing, and let another process lead."""
-        if self._thread.stop() and self._led:
-            self._tell_leading(False)
-            self._resign()
+        if not self._thread.stop() or not self._led:
+            return
+        self._tell_leading(False)
+        try:
+            self._guard.backend.blocking().perform(ops.Lead(LEADER, self._fence, 0))
+        except StoreError as error:
+            log.info("semel: maintenance is handed over when its lease is past: %s", error)
 
     def run_once(self) -> Round:
         """Lead, or stay leader, and do a round; else come again when the leader's time is up."""
         lease = int(self._interval * _LEASES * 1_000_000)
-        led = self._guard.backend.blocking().perform(Lead(LEADER, self._fence, lease))
+        led = self._guard.backend.blocking().perform(ops.Lead(LEADER, self._fence, lease))
         if led.leading != self._led:
             self._tell_leading(led.leading)
         if not led.leading:
@@ -164,64 +230,47 @@ class EmbeddedMaintenance:
         self._led = leading
         self._guard.events.emit("leader", leading=leading)
 
-    def _run(self) -> None:
+    def _begin(self) -> float:
         self._fence, self._led = new_fence(), False  # a forked child is not its parent
-        wait = self._interval * (1 - jitter())  # many processes start together
-        while not self._thread.stopping.wait(wait):
-            try:
-                wait = self.run_once().next_due_in or self._interval
-            except Exception as error:
-                self._failed(error)
-                wait = self._interval * jitter()
+        return self._interval * (1 - jitter())  # many processes start together
 
-    def _failed(self, error: Exception) -> None:
-        events = self._guard.events
-        if isinstance(error, StoreError):
-            events.emit("store.error", error=error, during="maintenance", operation="round")
-        else:
-            events.emit("round.failed", level=ERROR, error=error, loop="maintain")
-
-    def _resign(self) -> None:
-        try:
-            self._guard.backend.blocking().perform(Lead(LEADER, self._fence, 0))
-        except StoreError as error:
-            log.info("semel: maintenance is handed over when its lease is past: %s", error)
+    def _round(self) -> float:
+        return self.run_once().next_due_in or self._interval
 
 
-# ── how much waits: counted in rounds of maintenance, never on the way of a request ───────────────
+class TenantCounter(_ThreadLoop):
+    """Counts the keys of each tenant, to keep a process's limiter informed.
 
-_PAGE: Final = 500
-_PAGES: Final = 20
-"""Counting ends after so many pages: a higher number would tell nobody more."""
+    Every process reads the stored count once in an interval. The first one that finds it old takes
+    the lead and counts anew.
+    """
 
-_STATES: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
+    _name, _loop = "census", "census"
 
+    def __init__(self, guard: Guard, limiter: Limiter, cap: int, interval: timedelta) -> None:
+        super().__init__(guard, interval)
+        self._limiter = limiter
+        self._cap = cap
+        self._runner = FlowRunner(guard)
 
-def survey(outbox: bool) -> Flow[dict[str, int | None]]:
-    """Count records and effects by what they wait for; no effects without an ``outbox``."""
-    counts: Counter[str] = Counter()
-    after: Identity | None = None
-    for _ in range(_PAGES):
-        page = yield from ask(Scan(_STATES, _PAGE, after))
-        for glimpse in page.glimpses:
-            counts[glimpse.state.value] += 1
-            counts["dead"] += glimpse.state is State.UNKNOWN and glimpse.due_at is None
-        after = page.until
-        if after is None:
-            break
-    depths: dict[str, int | None] = {state.value: counts[state.value] for state in _STATES}
-    depths["dead"] = counts["dead"]
-    depths["waiting_effects"] = (yield from _count_effects(Shelf.WAITING)) if outbox else None
-    depths["dead_effects"] = (yield from _count_effects(Shelf.DEAD)) if outbox else None
-    return depths
+    def run_once(self) -> CountedTenants:
+        """Read the stored count; count anew where it is old."""
+        stopping = self._thread.stopping
+        note = self._runner.run(last_count(self._cap), stopping)
+        age = None if note.counted_at is None else (note.now - note.counted_at) / 1e6
+        if age is None or age >= self._interval / 2:
+            role, fence = f"census {self._cap}", new_fence()
+            if self._runner.perform(ops.Lead(role, fence, _COUNT_LEASE)).leading:
+                try:
+                    note = self._runner.run(count_tenants(self._cap), stopping)
+                finally:
+                    self._runner.perform(ops.Lead(role, fence, 0))
+        self._limiter.count(note.active, self._interval)
+        return note
 
+    def _begin(self) -> float:
+        return _FIRST_COUNT
 
-def _count_effects(shelf: Shelf) -> Flow[int]:
-    count, after = 0, None
-    for _ in range(_PAGES):
-        page = yield from ask(BrowseEffects(shelf, _PAGE, after))
-        count += len(page.effects)
-        if len(page.effects) < _PAGE:
-            break
-        after = page.effects[-1].key
-    return count
+    def _round(self) -> float:
+        self.run_once()
+        return self._interval * jitter()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from semel.backoff import jitter
 from semel.core.frozen import frozen
@@ -29,6 +31,10 @@ _LONGEST_REST: Final = 30.0
 """Seconds between rounds that fail."""
 _LAST_WORDS: Final = 10.0
 """Seconds that cancelled loops have to release what they hold."""
+_REST: Final = 0.1
+"""The fewest seconds between two looks within a round."""
+_REPORT_EVERY: Final = 1.0
+"""Seconds between two reports of a round that goes on."""
 
 
 @frozen
@@ -44,9 +50,10 @@ class Round:
     note: str = ""
 
 
-def counts_note(counts: Mapping[str, int]) -> str:
+def counts_note(counts: Mapping[str, int], order: Iterable[str] = ()) -> str:
     """``forget 40, lapse 2`` for a line of the log; empty where nothing was done."""
-    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()) if number)
+    named = tuple(order) or sorted(counts)
+    return ", ".join(f"{name} {counts[name]}" for name in named if counts[name])
 
 
 class Loop(Protocol):
@@ -57,6 +64,98 @@ class Loop(Protocol):
     """
 
     async def run_once(self) -> Round: ...
+
+
+class ConcurrentLoop:
+    """A loop that does many things at once in a round, ``at_once`` at most.
+
+    A round ends when nothing is due and nothing is under way. What becomes due meanwhile is started
+    as soon as there is room, so that one that is slow holds up no other. ``report`` gets a long
+    round while it goes on.
+    """
+
+    _look_every: ClassVar[float | None] = None
+    """The most seconds between two looks, while something is under way and there is room."""
+    _last_words: ClassVar[float | None] = None
+    """Seconds that cancelled tasks have to record that they were stopped."""
+    _order: ClassVar[tuple[str, ...]] = ()
+    """The order of the words in a note; without it they are sorted."""
+
+    def __init__(self, at_once: int, report: Callable[[Round], None] | None) -> None:
+        self._at_once, self._report = at_once, report
+        self._tasks: set[asyncio.Task[str | None]] = set()
+        self._counts: Counter[str] = Counter()
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def wake(self) -> None:
+        """Look for what is due, also in the middle of a round."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Start nothing more; finish what is under way."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run_once(self) -> Round:
+        """Work until nothing is due and nothing is under way."""
+        self._tasks, self._counts = set(), Counter()
+        reported = time.monotonic()
+        try:
+            while True:
+                # Before the look: what comes up during it is not missed.
+                self._wake.clear()
+                due_in = await self._fill()
+                if not self._tasks:
+                    return self._round(due_in)
+                await self._wait(due_in)
+                now = time.monotonic()
+                if self._report is not None and self._counts and now - reported >= _REPORT_EVERY:
+                    reported = now
+                    self._report(self._round(0.0))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._last_words)
+
+    async def _fill(self) -> float | None:
+        """Start what is due while there is room; returns the seconds until there may be more."""
+        raise NotImplementedError
+
+    @property
+    def _room(self) -> int:
+        return 0 if self._stopping else self._at_once - len(self._tasks)
+
+    def _start(self, work: Coroutine[Any, Any, str | None]) -> None:
+        """Do ``work``; the word that it returns, if any, is counted as done."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[str | None]) -> None:
+        self._tasks.discard(task)
+        word = None if task.cancelled() or task.exception() is not None else task.result()
+        if word is not None:
+            self._counts[word] += 1
+
+    async def _wait(self, due_in: float | None) -> None:
+        """Wait until a task ends, or until there may be something to start and room for it."""
+        timeout, woken = None, asyncio.create_task(self._wake.wait())
+        waits: set[asyncio.Task[Any]] = {*self._tasks}
+        if self._room > 0:
+            waits.add(woken)
+            bounds = [self._look_every, None if due_in is None else max(due_in, _REST)]
+            timeout = min([bound for bound in bounds if bound is not None], default=None)
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+
+    def _round(self, due_in: float | None) -> Round:
+        """What was done since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return Round(counts.total(), due_in, counts_note(counts, self._order))
 
 
 ReportRound = Callable[[str, Round], None]
