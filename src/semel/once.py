@@ -60,7 +60,7 @@ class OnceCall:
         self._request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
 
     def run(self, function: Callable[[], Any]) -> Once:
-        from semel.web.once_sync import FunctionExchange
+        from semel.web.once import FunctionExchange
 
         ex = FunctionExchange(*self._given(), function)
         answer = self._open(ex)
@@ -72,7 +72,7 @@ class OnceCall:
         return _result_of(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
-        from semel.web.once_async import AsyncFunctionExchange
+        from semel.web.once import AsyncFunctionExchange
 
         ex = AsyncFunctionExchange(*self._given(), function)
         answer = self._open(ex)

@@ -167,7 +167,7 @@ def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
     from semel.errors import ConfigurationError
     from semel.guard import Guard
     from semel.web.inventory import RouteMethod
-    from semel.web.tags import layers
+    from semel.web.routes import layers
 
     if guard is None:
         guards = (getattr(layer, "guard", None) for layer in layers(app))

@@ -12,7 +12,7 @@ from semel.web.endpoint_gate import StandIn, gated, is_gated
 from semel.web.inventory import COMMITS_LATE, late_commits
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
-from semel.web.tags import find_route, find_tag
+from semel.web.routes import find_route, find_tag
 
 try:
     from fastapi import FastAPI, Request

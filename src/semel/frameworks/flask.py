@@ -22,9 +22,8 @@ from semel.runtime.operation import fitting_operation, note, watched
 from semel.runtime.transactions import Transact
 from semel.web.body import Body, SpooledBody, reader, size_of
 from semel.web.pipeline import refuse_awaiting
-from semel.web.policy_in_force import demand_method
-from semel.web.routes import place, without_slash
-from semel.web.tags import Tagged, any_tags, find_flask_tag, rule_path, tag, tagged_view
+from semel.web.routes import find_flask_tag, place, rule_path, tagged_view, without_slash
+from semel.web.tags import Tagged, any_tags, demand_method, tag
 from semel.web.view_sync import (
     GuardedViews,
     ResponseAdapter,

@@ -15,8 +15,8 @@ from semel.web.asgi_types import Receive, Scope, Send
 from semel.web.endpoint_gate import StandIn, gated, is_gated
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
-from semel.web.policy_in_force import called_for
-from semel.web.tags import find_tag, litestar_handler
+from semel.web.routes import find_tag, litestar_handler
+from semel.web.tags import called_for
 
 try:
     from litestar import Litestar, Request, get

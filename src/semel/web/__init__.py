@@ -48,10 +48,10 @@ Files::
     asgi, asgi_exchange             ASGI applications
     wsgi                            WSGI applications
     view_async, view_sync           views of Flask and Django
-    once_async, once_sync           functions that run `once`
+    once                            functions that run `once`
     endpoint_gate, asgi_gated       dependencies run for every request, the endpoint once
-    routes, tags                    policies by path, and on endpoints
-    policy_in_force                 a tagged endpoint runs under its policy or not at all
+    routes                          the policy of a request: listed by path, or found by a router
+    tags                            a tagged endpoint runs under its policy or not at all
     inventory, openapi              all routes of an application, and their OpenAPI document
     limits                          limits and breaker, before the store is asked
     worker_runs                     a stored request sent through its application again

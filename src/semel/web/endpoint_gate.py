@@ -21,7 +21,7 @@ from semel.errors import ConfigurationError
 from semel.runtime.operation import Run, fitting_operation, watched
 from semel.stores.open_transactions import in_event_loop
 from semel.web.exchange_async import Promise
-from semel.web.tags import every_route
+from semel.web.routes import every_route
 
 
 @frozen

@@ -17,8 +17,8 @@ from semel.core.frozen import is_async
 from semel.errors import Unguarded
 from semel.log import log
 from semel.runtime.operation import note, watched
-from semel.web.policy_in_force import called_for, method_of_caller, ruled_by
-from semel.web.tags import TAG, layers, packages_of
+from semel.web.routes import layers
+from semel.web.tags import TAG, called_for, method_of_caller, packages_of, ruled_by
 
 _WATCHED: Final = "__semel_watched__"
 

@@ -28,7 +28,7 @@ from semel.web.body import SpooledBody, Tally, close, unkeepable
 from semel.web.exchange import WebExchange, too_late
 from semel.web.exchange_async import AsyncExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
-from semel.web.policy_in_force import ruled_by
+from semel.web.tags import ruled_by
 from semel.web.view_sync import ResponseMaker, ResponseParts, ViewRequest, sent_response
 
 if TYPE_CHECKING:

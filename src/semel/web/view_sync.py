@@ -20,8 +20,8 @@ from semel.core.records import Headers, Request, Response
 from semel.web.body import Body, SpooledBody, Tally, close, unkeepable
 from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
-from semel.web.policy_in_force import ruled_by
 from semel.web.routes import Place
+from semel.web.tags import ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard

@@ -21,18 +21,12 @@ from semel.core.operations.handler import (
 from semel.core.policy import SAFE_METHODS, Policy, RoutePlan
 from semel.core.records import Headers, HeaderView, Request, Response
 from semel.runtime.transactions import Transact
+from semel.web import routes
 from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
 from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
-from semel.web.policy_in_force import ruled_by
-from semel.web.routes import place, without_slash
-from semel.web.tags import (
-    ROUTERS_OWN,
-    find_flask_tag,
-    flask_ignores_slash,
-    flask_router_answered,
-)
+from semel.web.tags import ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -58,7 +52,7 @@ class WsgiMiddleware:
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
         self.app = app
         self.guard = guard
-        self._pipeline = Pipeline(guard, app, find_flask_tag)
+        self._pipeline = Pipeline(guard, app, routes.find_flask_tag)
         refuse_awaiting(guard)
         guard.stand_around(app)
 
@@ -76,9 +70,9 @@ class WsgiMiddleware:
             ruled_by.set(before)
 
     def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
-        if where.below.endswith("/") and flask_ignores_slash(self.app, environ):
-            where = without_slash(where)
+        where = routes.place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+        if where.below.endswith("/") and routes.flask_ignores_slash(self.app, environ):
+            where = routes.without_slash(where)
         request = request_of(environ, where.path)
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
@@ -101,7 +95,7 @@ class WsgiMiddleware:
         """The answer of the status resource; None for other addresses."""
         if self.guard.status not in environ.get("PATH_INFO", ""):
             return None
-        where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+        where = routes.place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
         flow = self._pipeline.status(request_of(environ, where.path), where)
         if flow is None:
             return None
@@ -206,7 +200,8 @@ class WsgiExchange(BlockingExchange):
         self._behind = error or self.run.error_behind(self._status)
         self._raised = error is not None or self.run.has_raised(self._status)
         # Now, while Flask's request is at hand.
-        self._by_router = self._status in ROUTERS_OWN and flask_router_answered(self._environ)
+        own = self._status in routes.ROUTERS_OWN
+        self._by_router = own and routes.flask_router_answered(self._environ)
         return self._begun.write
 
     def _drain(self, headers: Headers) -> Drained:
