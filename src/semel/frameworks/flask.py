@@ -24,12 +24,7 @@ from semel.web.body import Body, SpooledBody, reader, size_of
 from semel.web.pipeline import refuse_awaiting
 from semel.web.routes import find_flask_tag, place, rule_path, tagged_view, without_slash
 from semel.web.tags import Tagged, any_tags, demand_method, tag
-from semel.web.view_sync import (
-    GuardedViews,
-    ResponseAdapter,
-    ResponseParts,
-    ViewRequest,
-)
+from semel.web.views import GuardedViews, Parts, ResponseAdapter, ResponseParts, ViewRequest
 from semel.web.wsgi import octets, read_body, request_of
 
 try:
@@ -254,13 +249,13 @@ class _FlaskViews(GuardedViews[flask.Response]):
         return super()._response_of(answer, made)
 
 
-class _FlaskResponses(ResponseAdapter[flask.Response]):
+class _FlaskResponses(ResponseAdapter[flask.Response, Parts]):
     """Responses of the application's own class."""
 
     def __init__(self, app: flask.Flask) -> None:
         self._app = app
 
-    def take_apart(self, response: flask.Response) -> ResponseParts[Any]:
+    def take_apart(self, response: flask.Response) -> Parts:
         # As a server gets it: files are opened, text is encoded, lengths are counted.
         pieces, _, headers = response.get_wsgi_response(flask.request.environ)
         lines = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)

@@ -164,7 +164,8 @@ def find_tag(app: Any, scope: Mapping[str, Any]) -> Tagged | None:
         return None
     routes = routes or _all_routes(app, scope)
     if routes is None:
-        return _warn_once()
+        _warn_once()
+        return None
     route, path = _find(routes, scope, "")
     return tagged(getattr(route, "endpoint", None) or getattr(route, "app", None), method, path)
 
@@ -315,7 +316,8 @@ def find_flask_tag(app: Any, environ: Mapping[str, Any]) -> Tagged | None:
         return None
     flask = _flask_of(app)
     if flask is None:
-        return _warn_once()
+        _warn_once()
+        return None
     rule = _flask_rule(flask, environ)
     return None if rule is None else tagged_view(flask, rule, environ["REQUEST_METHOD"])
 

@@ -22,7 +22,7 @@ from semel.frameworks.django.routes import CLAIMS, is_async, label_of
 from semel.runtime.operation import note, watched
 from semel.web.pipeline import refuse_awaiting
 from semel.web.tags import Tagged, demand_method, tag
-from semel.web.view_sync import GuardedViews
+from semel.web.views import GuardedViews
 
 if TYPE_CHECKING:
     from semel.guard import Guard
