@@ -436,6 +436,26 @@ async def test_a_body_too_large_is_refused_before_the_endpoint(world: World) -> 
     assert "run" not in world.seen
 
 
+@pytest.mark.parametrize("pieces", [("elevenbytes",), ("eleven", "bytes")])
+async def test_a_body_that_is_too_large_by_its_last_piece_is_refused(
+    world: World, pieces: tuple[str, ...]
+) -> None:
+    async def read(request: Request) -> bytes:
+        return await request.body()
+
+    @world.app.post("/raw")
+    @world.guard.route(semel.ietf(max_request_body=10))
+    async def pay(
+        body: Annotated[bytes, Depends(read)], user: Annotated[str, Depends(world.caller)]
+    ) -> None:
+        world.seen.append("run")
+
+    world.guard.fastapi(world.app)
+    reply = await _sent(world.app, pieces)
+    assert (reply.status, reply.code) == (413, "body-too-large")
+    assert "run" not in world.seen
+
+
 # ── places ────────────────────────────────────────────────────────────────────────────────────────
 
 
