@@ -192,7 +192,10 @@ def _entered(run: Run | None, named: Mapping[str, Any]) -> dict[str, Any]:
     """Enter the run, and replace stand-ins among the arguments by what they stand for."""
     if run is not None:
         run.occupy()
-    return {name: real(value) for name, value in named.items()}
+    return {
+        name: value.semel_real() if type(value) is StandIn else value
+        for name, value in named.items()
+    }
 
 
 class StandIn:
@@ -202,24 +205,21 @@ class StandIn:
     """
 
     def __init__(self, what: str) -> None:
-        self._semel_what = what
+        self.semel_what = what
+
+    def semel_real(self) -> Any:
+        """What it stands for."""
+        try:
+            operation = fitting_operation()
+        except LookupError as error:
+            raise ConfigurationError(
+                f"the {self.semel_what} of a request opens when its key has been claimed: use it "
+                "in the endpoint, of a route with mode='atomic' and required=True"
+            ) from error
+        return getattr(operation, self.semel_what)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(real(self), name)
-
-
-def real(value: Any) -> Any:
-    """What ``value`` stands for, if it stands for anything."""
-    if type(value) is not StandIn:
-        return value
-    try:
-        operation = fitting_operation()
-    except LookupError as error:
-        raise ConfigurationError(
-            f"the {value._semel_what} of a request opens when its key has been claimed: use it in "  # pyright: ignore[reportPrivateUsage]
-            "the endpoint, of a route with mode='atomic' and required=True"
-        ) from error
-    return getattr(operation, value._semel_what)  # pyright: ignore[reportPrivateUsage]
+        return getattr(self.semel_real(), name)
 
 
 async def transaction() -> Any:

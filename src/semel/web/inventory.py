@@ -136,8 +136,6 @@ _SAMPLE: Final = "q7vz"
 
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
-Reader = Callable[[Any, _Position], Iterable[RouteEntry]]
-
 
 def entries(app: Any, at: _Position = _Position()) -> Iterator[RouteEntry]:  # noqa: B008 - frozen
     """Every route in the routers of ``app``, which may be below middleware."""
@@ -149,7 +147,15 @@ def entries(app: Any, at: _Position = _Position()) -> Iterator[RouteEntry]:  # n
             return
         app = app if bound is None else bound
         at = at.behind(_guard_of(app))
-        reader = _reader_of(app)
+        reader: Callable[[Any, _Position], Iterable[RouteEntry]] | None = None
+        if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
+            reader = _litestar
+        elif hasattr(app, "url_map") and hasattr(app, "wsgi_app"):
+            reader = _flask_wrapped
+        elif hasattr(app, "_middleware_chain"):
+            reader = _django
+        elif hasattr(getattr(app, "routes", None), "__iter__"):
+            reader = _starlette
         if reader is not None:
             yield from reader(app, at)
             return
@@ -197,16 +203,6 @@ def _installed_in(app: Any) -> Guard | None:
 def _named(app: Any, name: str) -> dict[str, Any]:
     found: Any = getattr(app, name, None)
     return found if hasattr(found, "items") else {}
-
-
-def _reader_of(app: Any) -> Reader | None:
-    if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
-        return _litestar
-    if hasattr(app, "url_map") and hasattr(app, "wsgi_app"):
-        return _flask_wrapped
-    if hasattr(app, "_middleware_chain"):
-        return _django
-    return _starlette if hasattr(getattr(app, "routes", None), "__iter__") else None
 
 
 def _starlette(app: Any, at: _Position) -> Iterator[RouteEntry]:
@@ -293,16 +289,15 @@ def _django(app: Any, at: _Position) -> Iterator[RouteEntry]:
     yield from django_routes(at.guard, at.path)
 
 
-# --- tagged routes that no key protects, found at start-up
-#
-# Most of them refuse their requests (`tags`). The operator is warned before those come.
-
-Endpoint = Callable[..., Any]
+# ── tagged routes that no key protects ────────────────────────────────────────────────────────────
 
 
-def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: bool) -> None:
+def tell_unguarded(
+    apps: Iterable[Any], tagged: Sequence[Callable[..., Any]], all_there: bool
+) -> None:
     """Warn of endpoints, of ``apps`` or tagged by a guard, that are not guarded.
 
+    Most of them refuse their requests (`tags`). The operator is warned before those come.
     ``all_there``: no more applications will come, in which the others could be.
     """
     try:
@@ -400,18 +395,15 @@ class KnownRoutes:
 
     def __init__(self, guard: Guard, app: Any = None) -> None:
         self._guard = guard
-        self._policies = {EVERY_ROUTE: guard.policy, **dict(_tagged(guard, app))}
+        self.policies = {EVERY_ROUTE: guard.policy, **_tagged(guard, app)}
+        """By the names of their routes."""
         # Of several that are listed alike the first one holds.
-        self._policies |= {route.label: route.policy for route in reversed(guard.routes)}
+        self.policies |= {route.label: route.policy for route in reversed(guard.routes)}
 
     def known(self) -> RouteScope:
         """For a store, to list the records of these routes and no others."""
         functions = map(ONCE_ROUTE.format, self._guard.registry.probes)
-        return RouteScope(self._guard.name, (*self._policies, *functions))
-
-    def policies(self) -> dict[str, Policy]:
-        """The policies, by the names of their routes."""
-        return self._policies
+        return RouteScope(self._guard.name, (*self.policies, *functions))
 
     def knows(self, terms: Terms | None) -> bool:
         return self.known().covers(terms)
@@ -427,10 +419,10 @@ class KnownRoutes:
         """
         if terms is None or terms.application != self._guard.name:
             return None
-        return self._policies.get(terms.route)
+        return self.policies.get(terms.route)
 
 
-def _tagged(guard: Guard, app: Any) -> Iterator[tuple[str, Policy]]:
+def _tagged(guard: Guard, app: Any) -> dict[str, Policy]:
     """The tags by route. Two endpoints of one name are left out: the wrong one might be asked."""
     found: dict[str, Policy] = {}
     twice: set[str] = set()
@@ -445,4 +437,4 @@ def _tagged(guard: Guard, app: Any) -> Iterator[tuple[str, Policy]]:
                 twice.add(label)
     for label in sorted(twice):
         log.warning("semel: two endpoints are called %s: their records are left alone", label)
-    return iter([(at, guard.bind(found[at])) for at in found if at not in twice])
+    return {label: guard.bind(found[label]) for label in found if label not in twice}

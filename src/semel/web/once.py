@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from semel.core import operations as ops
 from semel.core.exchange.answers import Answer
@@ -15,11 +15,6 @@ from semel.errors import OutcomeUnknown
 from semel.web.exchange import too_late
 from semel.web.exchange_async import AsyncExchange
 from semel.web.exchange_sync import BlockingExchange
-
-if TYPE_CHECKING:
-    from semel.core.policy import RoutePlan
-    from semel.core.records import Request
-    from semel.runtime.runtime import Runtime
 
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 
@@ -51,14 +46,9 @@ class FunctionExchange(BlockingExchange):
 
     __slots__ = ("_function",)
 
-    def __init__(
-        self, runtime: Runtime, plan: RoutePlan, request: Request, function: Callable[[], Any]
-    ) -> None:
-        super().__init__(runtime, plan, request)
-        self._function = function
-
-    def answered(self) -> Answer:
+    def answered(self, function: Callable[[], Any]) -> Answer:
         """Claim, call the function, settle."""
+        self._function = function
         return _answer(self.serve())
 
     def call(self) -> ops.HandlerOutcome:
@@ -74,33 +64,23 @@ class FunctionExchange(BlockingExchange):
 class AsyncFunctionExchange(AsyncExchange):
     """One call of a coroutine function in the place of an application."""
 
-    __slots__ = ("_function",)
+    __slots__ = ()
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        plan: RoutePlan,
-        request: Request,
-        function: Callable[[], Awaitable[Any]],
-    ) -> None:
-        super().__init__(runtime, plan, request)
-        self._function = function
-
-    async def answered(self) -> Answer:
+    async def answered(self, function: Callable[[], Awaitable[Any]]) -> Answer:
         """Claim, call the function, settle. The last two are one task, carried through."""
         entry = await self.claim()
         if isinstance(entry, Answer):
             self.tell(entry)
             return entry
         in_time = self.began(entry)
-        return await asyncio.shield(self.spawn(self._run(in_time)))
+        return await asyncio.shield(self.spawn(self._run(function, in_time)))
 
-    async def _run(self, in_time: bool) -> Answer:
+    async def _run(self, function: Callable[[], Awaitable[Any]], in_time: bool) -> Answer:
         outcome: ops.HandlerOutcome = too_late()
         if in_time:
             self.run.enter()
             try:
-                outcome = _returned(await self._function())
+                outcome = _returned(await function())
             except BaseException as error:
                 outcome = _raised(error)
         try:
