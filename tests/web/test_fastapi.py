@@ -456,6 +456,25 @@ async def test_a_body_that_is_too_large_by_its_last_piece_is_refused(
     assert "run" not in world.seen
 
 
+async def test_a_replay_that_cannot_be_sent_leaves_nobody_at_the_gate(world: World) -> None:
+    """Servers raise when a client has left: the application goes home all the same."""
+    world.app.post("/pay")(world.guard.route(semel.ietf())(coroutine(world)))
+    world.guard.fastapi(world.app)
+    headers = (("authorization", "a1"),)
+    ask = Ask(path=b"/pay", key=KEY, query=b"amount=1", headers=headers)
+
+    async def gone(message: Any) -> None:
+        raise OSError("the client has left")
+
+    wire, again = Wire(ask), Wire(ask)
+    await world.app(scope_of(ask), wire.receive, wire.send)
+    assert wire.reply().status == 200
+    with pytest.raises(OSError, match="the client has left"):
+        await world.app(scope_of(ask), again.receive, gone)
+    await auntil(lambda: not world.guard.runtime.running)
+    assert world.seen == ["enter", "run", "exit", "enter", "exit"]
+
+
 # ── places ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -21,7 +21,7 @@ from semel.core.exchange.answers import Answer
 from semel.core.exchange.problems import refuse
 from semel.core.frozen import frozen
 from semel.core.operations.handler import Await, HandlerOutcome, Raised, Unwoken
-from semel.core.operations.requests import FlowOperation
+from semel.core.operations.requests import Claimed, FlowOperation
 from semel.core.policy import RoutePlan
 from semel.core.records import Request, Response
 from semel.errors import ConfigurationError, NotExecuted
@@ -293,36 +293,32 @@ class GatedExchange(AsgiExchange):
     async def serve(self) -> None:
         """Claim, let the endpoint run, and wait until its record is settled."""
         try:
-            reached = await self._claimed()
-        except BaseException:
+            entry = await self.claim()
+            if isinstance(entry, Answer):
+                self.tell(entry)
+                await self.answer(entry)
+            else:
+                await self._let_in(entry)
+        finally:
             self.turn_back()
-            raise
-        if isinstance(reached, Answer):
-            self.tell(reached)
-            await self.answer(reached)
-        self.turn_back()
         await self._done
         self._read.close()
         self.raise_again()
 
-    async def _claimed(self) -> Answer | None:
-        """Let the application through to its endpoint, or return the answer sent instead."""
-        entry = await self.claim()
-        if isinstance(entry, Answer):
-            return entry
+    async def _let_in(self, entry: Claimed) -> None:
+        """Let the application through to its endpoint, unless it is too late."""
         in_time = self.began(entry)
         if in_time and not self._over:
             unread = body_messages(self._read, self._taken)  # in the pieces that came
             self._incoming = iter(()) if self._all_read else unread
             self._let_through = True
             self.gate.verdict.keep(self.run)
-            return None
+            return
         given_up = NotExecuted("the application gave up before its endpoint was called")
         try:
             await self._settle(Raised(given_up) if in_time else too_late())
         finally:
             await self.end()
-        return None
 
     def answer(self, answer: Answer) -> Awaitable[None]:
         """Send an answer of the guard; the application that is turned back gets its status."""
