@@ -31,7 +31,7 @@ from semel.stores import open_backend
 from semel.stores.base import Backend, performer
 from semel.stores.body_cache import with_body_cache
 from semel.web.routes import Route
-from semel.web.tags import TAG, tag
+from semel.web.tags import TAG, enforced, tag
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,8 +191,6 @@ class Guard:
 
         The endpoint runs under that policy or not at all: reached around its guard, it refuses.
         """
-        from semel.web.policy_in_force import enforced
-
         self.bind(policy)  # what this guard cannot do is refused here, and not at every request
 
         def tagged(endpoint: F) -> F:

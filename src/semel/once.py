@@ -72,23 +72,23 @@ class OnceCall:
         self._request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
 
     def run(self, function: Callable[[], Any]) -> Once:
-        from semel.web.once_sync import FunctionExchange
+        from semel.web.once import FunctionExchange
 
-        ex = FunctionExchange(*self._given(), function)
+        ex = FunctionExchange(*self._given())
         answer = self._open(ex)
         if answer is None:
             try:
-                answer = ex.answered()
+                answer = ex.answered(function)
             finally:
                 ex.end()
         return _result_of(answer)
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
-        from semel.web.once_async import AsyncFunctionExchange
+        from semel.web.once import AsyncFunctionExchange
 
-        ex = AsyncFunctionExchange(*self._given(), function)
+        ex = AsyncFunctionExchange(*self._given())
         answer = self._open(ex)
-        return _result_of(await ex.answered() if answer is None else answer)
+        return _result_of(await ex.answered(function) if answer is None else answer)
 
     def _given(self) -> tuple[Runtime, RoutePlan, Request]:
         runtime = self._guard.runtime

@@ -127,7 +127,7 @@ class TestAsking:
         assert json.loads(done.stdout) == {"settled": False, "said": said}
 
     def test_nobody_to_ask(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tags, "_tags", set())  # this process has had other applications
+        monkeypatch.setattr(tags, "in_use", set())  # this process has had other applications
         done = semel(scene, "unknown", "probe", scene.unknown().hex())
         assert done.returncode == 2
         assert "nobody can be asked" in done.stderr

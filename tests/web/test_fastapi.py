@@ -436,6 +436,45 @@ async def test_a_body_too_large_is_refused_before_the_endpoint(world: World) -> 
     assert "run" not in world.seen
 
 
+@pytest.mark.parametrize("pieces", [("elevenbytes",), ("eleven", "bytes")])
+async def test_a_body_that_is_too_large_by_its_last_piece_is_refused(
+    world: World, pieces: tuple[str, ...]
+) -> None:
+    async def read(request: Request) -> bytes:
+        return await request.body()
+
+    @world.app.post("/raw")
+    @world.guard.route(semel.ietf(max_request_body=10))
+    async def pay(
+        body: Annotated[bytes, Depends(read)], user: Annotated[str, Depends(world.caller)]
+    ) -> None:
+        world.seen.append("run")
+
+    world.guard.fastapi(world.app)
+    reply = await _sent(world.app, pieces)
+    assert (reply.status, reply.code) == (413, "body-too-large")
+    assert "run" not in world.seen
+
+
+async def test_a_replay_that_cannot_be_sent_leaves_nobody_at_the_gate(world: World) -> None:
+    """Servers raise when a client has left: the application goes home all the same."""
+    world.app.post("/pay")(world.guard.route(semel.ietf())(coroutine(world)))
+    world.guard.fastapi(world.app)
+    headers = (("authorization", "a1"),)
+    ask = Ask(path=b"/pay", key=KEY, query=b"amount=1", headers=headers)
+
+    async def gone(message: Any) -> None:
+        raise OSError("the client has left")
+
+    wire, again = Wire(ask), Wire(ask)
+    await world.app(scope_of(ask), wire.receive, wire.send)
+    assert wire.reply().status == 200
+    with pytest.raises(OSError, match="the client has left"):
+        await world.app(scope_of(ask), again.receive, gone)
+    await auntil(lambda: not world.guard.runtime.running)
+    assert world.seen == ["enter", "run", "exit", "enter", "exit"]
+
+
 # ── places ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -11,8 +11,8 @@ import pytest
 from werkzeug.test import Client
 
 import semel
-from semel.web import tags
-from semel.web.tags import find_flask_tag
+from semel.web import routes
+from semel.web.routes import find_flask_tag
 
 REQUIRED = semel.ietf(required=True)
 
@@ -63,7 +63,7 @@ def test_a_tagged_endpoint_replays() -> None:
 def test_a_tag_that_no_router_can_tell_of_is_warned_about_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tags, "_warned", [])
+    monkeypatch.setattr(routes, "_warned", [])
     semel.Guard("memory://", tenant=None).route(REQUIRED)(lambda: None)
     environ: dict[str, Any] = {"REQUEST_METHOD": "POST"}
     with caplog.at_level(logging.WARNING, "semel"):

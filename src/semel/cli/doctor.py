@@ -177,7 +177,7 @@ def _retentions(guard: Guard, app: Any) -> Iterator[Finding]:
 def _settings(guard: Guard, routes: KnownRoutes) -> Iterator[Finding]:
     """Settings that the store will refuse when an application starts with them."""
     store = guard.backend.blocking()
-    for label, policy in routes.policies().items():
+    for label, policy in routes.policies.items():
         name = recorded_as(guard.name, label)
         refusal = foretold(name, policy, store.perform(ops.ReadRecipe(name)))
         if refusal is not None:

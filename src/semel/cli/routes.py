@@ -16,7 +16,7 @@ from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError
 from semel.guard import Guard
 from semel.web.inventory import COMMITS_LATE, RouteMethod, inventory
-from semel.web.tags import layers
+from semel.web.routes import layers
 
 Keys = Literal["enforces", "accepts", "exempt", "default", "ignores"]
 _COLOURS: Final = {

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any
 from semel.core.exchange.replay import measured
 from semel.log import log
 from semel.web.asgi import refuse_second
-from semel.web.asgi_gated import GatedMiddleware, status_at
 from semel.web.asgi_types import Scope
-from semel.web.endpoint_gate import StandIn, gated, is_gated
+from semel.web.endpoint_gate import (
+    GatedMiddleware,
+    gated,
+    is_gated,
+    session,
+    status_at,
+    transaction,
+)
 from semel.web.inventory import COMMITS_LATE, late_commits
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
-from semel.web.tags import find_route, find_tag
+from semel.web.routes import find_route, find_tag
 
 try:
     from fastapi import FastAPI, Request
@@ -24,6 +30,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+
+__all__ = ["document", "install", "session", "transaction"]
 
 
 class FastapiMiddleware(GatedMiddleware):
@@ -80,13 +88,3 @@ def document(app: FastAPI, guard: "Guard") -> None:
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-async def transaction() -> Any:
-    """A dependency: the connection of the open transaction, in ``mode="atomic"``."""
-    return StandIn("transaction")
-
-
-async def session() -> Any:
-    """A dependency: the open transaction as a Session of SQLAlchemy, or as an AsyncSession."""
-    return StandIn("session")

@@ -22,16 +22,10 @@ from semel.runtime.operation import fitting_operation, note, watched
 from semel.runtime.transactions import Transact
 from semel.web.body import Body, SpooledBody, reader, size_of
 from semel.web.pipeline import refuse_awaiting
-from semel.web.policy_in_force import demand_method
-from semel.web.routes import place, without_slash
-from semel.web.tags import Tagged, any_tags, find_flask_tag, rule_path, tag, tagged_view
-from semel.web.view_sync import (
-    GuardedViews,
-    ResponseAdapter,
-    ResponseParts,
-    ViewRequest,
-)
-from semel.web.wsgi import octets, read_body, request_of
+from semel.web.routes import find_flask_tag, rule_path, tagged_view, without_slash
+from semel.web.tags import Tagged, any_tags, demand_method, tag
+from semel.web.views import GuardedViews, Parts, ResponseAdapter, ResponseParts, ViewRequest
+from semel.web.wsgi import place_of, read_body, request_of
 
 try:
     import flask
@@ -124,9 +118,7 @@ class InstalledGuard:
         safe = request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.environ
         if request.routing_exception is not None or safe or self._claims_itself(request):
             return self._dispatch(*context)
-        return self._views.call(
-            _view_request(), lambda: self._response(lambda: self._dispatch(*context))
-        )
+        return self._views.call(_view_request(), lambda: self._response(self._dispatch, *context))
 
     def call_decorated(
         self,
@@ -139,14 +131,14 @@ class InstalledGuard:
         demand_method(function, policy, flask.request.method, self.guard.report_unguarded)
         views = self._own.get(function)
         if views is None:
-            views = _FlaskViews(
-                self.guard, self._responses, lambda _, raw: Tagged(policy, _label(raw))
-            )
-            self._own[function] = views
+
+            def find(_: Any, raw: Any) -> Tagged:
+                path = raw.path if raw.url_rule is None else rule_path(raw.url_rule)
+                return Tagged(policy, f"{raw.method} {path}")
+
+            views = self._own[function] = _FlaskViews(self.guard, self._responses, find)
         called = self.app.ensure_sync(function)
-        return views.call(
-            _view_request(), lambda: self._response(lambda: called(*arguments, **named))
-        )
+        return views.call(_view_request(), lambda: self._response(called, *arguments, **named))
 
     def status(self, name: str) -> flask.Response:
         """The state of an accepted request. The application's authentication has run."""
@@ -156,11 +148,11 @@ class InstalledGuard:
             flask.abort(404)
         return self._responses.make(run(flow, Transact(self.guard.backend).perform), None)
 
-    def _response(self, view: Callable[[], Any]) -> flask.Response:
+    def _response(self, view: Callable[..., Any], *given: Any, **named: Any) -> flask.Response:
         """What the view returns, or what an error handler makes of its exception."""
         try:
             with watched():
-                made = view()
+                made = view(*given, **named)
             return self.app.make_response(made)
         except Exception as error:
             note(error)
@@ -189,18 +181,13 @@ def _view_request() -> ViewRequest:
     """The current request as semel reads it."""
     request = flask.request
     environ = request.environ
-    where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
+    where = place_of(environ)
     if request.url_rule is not None and not request.url_rule.strict_slashes:
         where = without_slash(where)
     raw = cast("Any", request)._get_current_object()
     return ViewRequest(
         replace(request_of(environ, where.path), raw=raw), where, environ, _read_body
     )
-
-
-def _label(raw: Any) -> str:
-    rule = raw.url_rule
-    return f"{raw.method} {raw.path if rule is None else rule_path(rule)}"
 
 
 def _read_body(policy: Policy) -> Body | Response:
@@ -255,13 +242,13 @@ class _FlaskViews(GuardedViews[flask.Response]):
         return super()._response_of(answer, made)
 
 
-class _FlaskResponses(ResponseAdapter[flask.Response]):
+class _FlaskResponses(ResponseAdapter[flask.Response, Parts]):
     """Responses of the application's own class."""
 
     def __init__(self, app: flask.Flask) -> None:
         self._app = app
 
-    def take_apart(self, response: flask.Response) -> ResponseParts[Any]:
+    def take_apart(self, response: flask.Response) -> Parts:
         # As a server gets it: files are opened, text is encoded, lengths are counted.
         pieces, _, headers = response.get_wsgi_response(flask.request.environ)
         lines = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError
 from semel.web.asgi import check_settings, drain
-from semel.web.asgi_gated import GatedMiddleware, status_at
 from semel.web.asgi_types import Receive, Scope, Send
-from semel.web.endpoint_gate import StandIn, gated, is_gated
+from semel.web.endpoint_gate import (
+    GatedMiddleware,
+    gated,
+    is_gated,
+    session,
+    status_at,
+    transaction,
+)
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
-from semel.web.policy_in_force import called_for
-from semel.web.tags import find_tag, litestar_handler
+from semel.web.routes import find_tag, litestar_handler
+from semel.web.tags import called_for
 
 try:
     from litestar import Litestar, Request, get
@@ -31,6 +37,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+
+__all__ = ["install", "session", "transaction"]
 
 
 class LitestarMiddleware(GatedMiddleware):
@@ -103,13 +111,3 @@ def _status_handler(guard: Guard) -> HTTPRouteHandler:
         )
 
     return status
-
-
-async def transaction() -> Any:
-    """A dependency: the connection of the open transaction, in ``mode="atomic"``."""
-    return StandIn("transaction")
-
-
-async def session() -> Any:
-    """A dependency: the open transaction as a Session of SQLAlchemy, or as an AsyncSession."""
-    return StandIn("session")

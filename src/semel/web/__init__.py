@@ -6,7 +6,7 @@
                                      ↓
                                 application
 
-1. The **adapter** (`asgi`, `wsgi`, `view_sync`, `view_async`, `asgi_gated`)
+1. The **adapter** (`asgi`, `wsgi`, `views`, `endpoint_gate`)
    is called by the server or by a framework. It alone knows the protocol: how a request is read,
    how a response is sent, where the application is called. A safe method without a key goes
    straight to the application.
@@ -47,11 +47,11 @@ Files::
     exchange_async, exchange_sync   perform its operations: awaited, or blocking
     asgi, asgi_exchange             ASGI applications
     wsgi                            WSGI applications
-    view_async, view_sync           views of Flask and Django
-    once_async, once_sync           functions that run `once`
-    endpoint_gate, asgi_gated       dependencies run for every request, the endpoint once
-    routes, tags                    policies by path, and on endpoints
-    policy_in_force                 a tagged endpoint runs under its policy or not at all
+    views                           views of Flask and Django
+    once                            functions that run `once`
+    endpoint_gate                   dependencies run for every request, the endpoint once
+    routes                          the policy of a request: listed by path, or found by a router
+    tags                            a tagged endpoint runs under its policy or not at all
     inventory, openapi              all routes of an application, and their OpenAPI document
     worker_runs                     a stored request sent through its application again
     request_events                  one event for the result of a request

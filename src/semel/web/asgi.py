@@ -27,9 +27,17 @@ from semel.web.asgi_exchange import AsgiExchange, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.body import Body, SpooledBody, close
 from semel.web.pipeline import MARK, Pipeline
-from semel.web.policy_in_force import ruled_by
-from semel.web.routes import Place, place, slashes_merged
-from semel.web.tags import OPT, TAG, find_tag, layers, litestar_handlers, litestar_of
+from semel.web.routes import (
+    OPT,
+    Place,
+    find_tag,
+    layers,
+    litestar_handlers,
+    litestar_of,
+    place,
+    slashes_merged,
+)
+from semel.web.tags import TAG, ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard

@@ -28,7 +28,7 @@ from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.body import Body, SpooledBody, Tally, unkeepable
 from semel.web.exchange import too_late
 from semel.web.exchange_async import AsyncExchange, Promise, hold_task
-from semel.web.tags import ROUTERS_OWN, router_answered
+from semel.web.routes import ROUTERS_OWN, router_answered
 
 if TYPE_CHECKING:
     from semel.runtime.runtime import Runtime

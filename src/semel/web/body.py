@@ -39,15 +39,11 @@ class SpooledBody:
         elif self.size <= IN_MEMORY:
             self._pieces.append(piece)
         else:
-            self._to_disk(piece)
+            import tempfile  # large bodies are rare, and it is not cheap to load
 
-    def _to_disk(self, piece: bytes) -> None:
-        import tempfile  # large bodies are rare, and it is not cheap to load
-
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._file.writelines(self._pieces)
-        self._file.write(piece)
-        self._pieces = []
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            self._file.writelines([*self._pieces, piece])
+            self._pieces = []
 
     def pieces(self) -> Iterator[bytes]:
         """The body again, from the start."""

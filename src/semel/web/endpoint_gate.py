@@ -4,7 +4,7 @@ FastAPI and Litestar authenticate callers and read arguments between the router 
 So the application is called first, and what wraps its endpoint (`gated`) waits at the gate until
 the key is claimed. If there is another answer, the endpoint is turned back: it does not run, and
 what the application still sends is dropped. What the application answers without reaching the
-gate, such as a 401, is sent as it is. `gated` has the side of the server.
+gate, such as a 401, is sent as it is.
 """
 
 from __future__ import annotations
@@ -12,16 +12,33 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from semel.core.exchange.answers import Answer
+from semel.core.exchange.problems import refuse
 from semel.core.frozen import frozen
-from semel.errors import ConfigurationError
+from semel.core.operations.handler import Await, HandlerOutcome, Raised, Unwoken
+from semel.core.operations.requests import Claimed, FlowOperation
+from semel.core.policy import RoutePlan
+from semel.core.records import Request, Response
+from semel.errors import ConfigurationError, NotExecuted
 from semel.runtime.operation import Run, fitting_operation, watched
 from semel.stores.open_transactions import in_event_loop
+from semel.web.asgi import Middleware, asked, read_rest, tell_status
+from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
+from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.body import Body, SpooledBody
+from semel.web.exchange import too_late
 from semel.web.exchange_async import Promise
-from semel.web.tags import every_route
+from semel.web.pipeline import MARK, Pipeline
+from semel.web.routes import Place, every_route
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+    from semel.runtime.runtime import Runtime
 
 
 @frozen
@@ -60,12 +77,7 @@ class EndpointGate:
 
 
 _gate: ContextVar[EndpointGate | None] = ContextVar("semel_gate", default=None)
-
-
-def at_gate(gate: EndpointGate | None) -> Callable[[], None]:
-    """Make this the gate of the current context; call the result to undo it."""
-    before = _gate.set(gate)
-    return lambda: _gate.reset(before)
+"""The gate of the current request; its exchange ends, and a context may go on for long."""
 
 
 def passed_by(dependant: Any) -> bool:
@@ -98,9 +110,9 @@ def gated(endpoint: Callable[..., Any], turned_back: Callable[[int], Any]) -> Ca
         kind = kind.func  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     kind = inspect.unwrap(kind)
     if inspect.isasyncgenfunction(kind):
-        wrapped = _gated_async_generator(endpoint)
+        wrapped = _gated_generator(endpoint, _async_items)
     elif inspect.isgeneratorfunction(kind):
-        wrapped = _gated_generator(endpoint)
+        wrapped = _gated_generator(endpoint, _items)
     else:
         wrapped = _gated_function(endpoint, turned_back)
     wrapped = functools.wraps(endpoint)(wrapped)
@@ -136,56 +148,54 @@ def _gated_function(
     return called
 
 
-def _gated_async_generator(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    async def items(gate: EndpointGate | None, named: Mapping[str, Any]) -> AsyncIterator[Any]:
-        verdict = None if gate is None else await gate.arrive()
-        if isinstance(verdict, TurnedBack):
-            return
-        async for item in endpoint(**_entered(verdict, named)):
-            yield item
-
-    def called(**named: Any) -> AsyncIterator[Any]:
-        return items(_called(), named)
+def _gated_generator(endpoint: Callable[..., Any], items: Callable[..., Any]) -> Callable[..., Any]:
+    def called(**named: Any) -> Any:
+        gate = _gate.get()
+        if gate is not None:
+            gate.called = True
+        return items(endpoint, gate, named)
 
     return called
 
 
-def _gated_generator(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    def items(gate: EndpointGate | None, named: Mapping[str, Any]) -> Iterator[Any]:
-        # Each step may run in another thread, and each in a context of its own.
-        verdict = None if gate is None else gate.arrive_from_thread()
-        if isinstance(verdict, TurnedBack):
+async def _async_items(
+    endpoint: Callable[..., Any], gate: EndpointGate | None, named: Mapping[str, Any]
+) -> AsyncIterator[Any]:
+    verdict = None if gate is None else await gate.arrive()
+    if isinstance(verdict, TurnedBack):
+        return
+    async for item in endpoint(**_entered(verdict, named)):
+        yield item
+
+
+def _items(
+    endpoint: Callable[..., Any], gate: EndpointGate | None, named: Mapping[str, Any]
+) -> Iterator[Any]:
+    # Each step may run in another thread, and each in a context of its own.
+    verdict = None if gate is None else gate.arrive_from_thread()
+    if isinstance(verdict, TurnedBack):
+        return
+    pieces = endpoint(**_entered(verdict, named))
+    while True:
+        leave = None if verdict is None else verdict.enter()
+        try:
+            item = next(pieces)
+        except StopIteration:
             return
-        pieces = endpoint(**_entered(verdict, named))
-        while True:
-            leave = None if verdict is None else verdict.enter()
-            try:
-                item = next(pieces)
-            except StopIteration:
-                return
-            finally:
-                if leave is not None:
-                    leave()
-            yield item
-
-    def called(**named: Any) -> Iterator[Any]:
-        return items(_called(), named)
-
-    return called
-
-
-def _called() -> EndpointGate | None:
-    gate = _gate.get()
-    if gate is not None:
-        gate.called = True
-    return gate
+        finally:
+            if leave is not None:
+                leave()
+        yield item
 
 
 def _entered(run: Run | None, named: Mapping[str, Any]) -> dict[str, Any]:
     """Enter the run, and replace stand-ins among the arguments by what they stand for."""
     if run is not None:
         run.occupy()
-    return {name: real(value) for name, value in named.items()}
+    return {
+        name: value.semel_real() if type(value) is StandIn else value
+        for name, value in named.items()
+    }
 
 
 class StandIn:
@@ -195,21 +205,278 @@ class StandIn:
     """
 
     def __init__(self, what: str) -> None:
-        self._semel_what = what
+        self.semel_what = what
+
+    def semel_real(self) -> Any:
+        """What it stands for."""
+        try:
+            operation = fitting_operation()
+        except LookupError as error:
+            raise ConfigurationError(
+                f"the {self.semel_what} of a request opens when its key has been claimed: use it "
+                "in the endpoint, of a route with mode='atomic' and required=True"
+            ) from error
+        return getattr(operation, self.semel_what)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(real(self), name)
+        return getattr(self.semel_real(), name)
 
 
-def real(value: Any) -> Any:
-    """What ``value`` stands for, if it stands for anything."""
-    if type(value) is not StandIn:
-        return value
-    try:
-        operation = fitting_operation()
-    except LookupError as error:
-        raise ConfigurationError(
-            f"the {value._semel_what} of a request opens when its key has been claimed: use it in "  # pyright: ignore[reportPrivateUsage]
-            "the endpoint, of a route with mode='atomic' and required=True"
-        ) from error
-    return getattr(operation, value._semel_what)  # pyright: ignore[reportPrivateUsage]
+async def transaction() -> Any:
+    """A dependency: the connection of the open transaction, in ``mode="atomic"``."""
+    return StandIn("transaction")
+
+
+async def session() -> Any:
+    """A dependency: the open transaction as a Session of SQLAlchemy, or as an AsyncSession."""
+    return StandIn("session")
+
+
+# ── the server's side ─────────────────────────────────────────────────────────────────────────────
+
+
+class GatedExchange(AsgiExchange):
+    """One keyed request to an application that waits before its endpoint.
+
+    Until the key is claimed, the application talks to the server as without a guard, and is
+    cancelled when the server cancels.
+    """
+
+    __slots__ = (
+        *("_all_read", "_let_through", "_over", "_read", "_sent_status", "_taken", "_threads"),
+        "gate",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: RoutePlan,
+        request: Request,
+        app: AsgiApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        threads: list[object],
+    ) -> None:
+        # The application leaves its notes in the scope it gets.
+        super().__init__(runtime, plan, request, app, keepable(scope), receive, send)
+        self._read = SpooledBody()
+        """What has come of the body."""
+        self.gate = EndpointGate(app)
+        self._taken = 0
+        """How much of the body the application has read on its way to the gate."""
+        self._all_read = self._let_through = self._over = False
+        self._sent_status = 503
+        self._threads = threads
+        """The exchanges that hold a thread of the framework while they wait for an answer."""
+
+    async def approach(self) -> bool:
+        """Start the application; True when it reaches the gate, False when it ends before."""
+        self.prepare()
+        task = self.spawn(self._call_app())
+        self._task = weakref.ref(task)
+        try:
+            await self.gate.reached.wait()
+        except asyncio.CancelledError:
+            task.cancel()  # nothing is claimed: the application hears of it as without us
+            raise
+        return not self._over
+
+    async def rest(self) -> Body | Response | None:
+        """The whole body: what the application has read, and the rest."""
+        if self._read.size > self.policy.max_request_body:
+            return refuse("body-too-large")
+        if self._all_read:
+            return self._read.small()
+        return await read_rest(self.policy, self._receive, self._read)
+
+    async def serve(self) -> None:
+        """Claim, let the endpoint run, and wait until its record is settled."""
+        try:
+            entry = await self.claim()
+            if isinstance(entry, Answer):
+                self.tell(entry)
+                await self.answer(entry)
+            else:
+                await self._let_in(entry)
+        finally:
+            self.turn_back()
+        await self._done
+        self._read.close()
+        self.raise_again()
+
+    async def _let_in(self, entry: Claimed) -> None:
+        """Let the application through to its endpoint, unless it is too late."""
+        in_time = self.began(entry)
+        if in_time and not self._over:
+            unread = body_messages(self._read, self._taken)  # in the pieces that came
+            self._incoming = iter(()) if self._all_read else unread
+            self._let_through = True
+            self.gate.verdict.keep(self.run)
+            return
+        given_up = NotExecuted("the application gave up before its endpoint was called")
+        try:
+            await self._settle(Raised(given_up) if in_time else too_late())
+        finally:
+            await self.end()
+
+    def answer(self, answer: Answer) -> Awaitable[None]:
+        """Send an answer of the guard; the application that is turned back gets its status."""
+        if answer.response is not None:
+            self._sent_status = answer.response.status
+        return super().answer(answer)
+
+    async def attend(self, op: FlowOperation[Any]) -> Any:
+        """At most ``max_waiters`` exchanges hold a thread while they wait."""
+        if not isinstance(op, Await) or not self.gate.in_thread:
+            return await super().attend(op)
+        if len(self._threads) >= self.runtime.max_waiters:
+            return Unwoken()
+        self._threads.append(self)
+        try:
+            return await super().attend(op)
+        finally:
+            self._threads.remove(self)
+
+    async def refuse(self, response: Response | None) -> None:
+        """Send a refusal and turn back. None: the client has left."""
+        if response is not None:
+            self._sent_status = response.status
+            await send_response(response, self._send)
+        self.turn_back()
+
+    def turn_back(self) -> None:
+        """The endpoint does not run, unless it was let through: the first verdict counts."""
+        self.gate.verdict.keep(TurnedBack(self._sent_status))
+
+    async def run_out(self) -> None:
+        """Wait for an application that is not guarded. Cancelled, it cancels the application."""
+        try:
+            await self._done
+        except asyncio.CancelledError:
+            task = self._task()
+            if task is not None:
+                task.cancel()
+            raise
+        self._read.close()
+        self.raise_again()
+
+    # ── what the application meets ────────────────────────────────────────────────────────────────
+
+    def enter(self) -> None:
+        _gate.set(self.gate)
+
+    async def call_ended(self, outcome: HandlerOutcome | None) -> None:
+        self._over = True
+        self.gate.reached.keep(None)
+        if self._let_through:
+            await super().call_ended(outcome)
+        else:
+            self.over()
+
+    async def app_receive(self) -> Message:
+        if isinstance(await self._verdict(), Run):
+            return await super().app_receive()
+        message = await self._receive()
+        if message["type"] == "http.request" and not self.gate.verdict.kept:
+            self._all_read = not message.get("more_body", False)
+            # A body that is too large is refused at the gate, and need not be kept.
+            if self._read.size <= self.policy.max_request_body:
+                self._read.write(message.get("body", b""))
+                self._taken = self._read.size
+        return message
+
+    async def app_send(self, message: Message) -> None:
+        verdict = await self._verdict()
+        if isinstance(verdict, Run):
+            await super().app_send(message)
+        elif verdict is None:
+            await self._send(message)
+
+    async def _verdict(self) -> GateVerdict:
+        """None before the gate. At the gate it waits: the application sends and reads nothing."""
+        if self.gate.called or self.gate.reached.kept:
+            return await self.gate.arrive()
+        return None
+
+
+class GatedMiddleware(Middleware):
+    """Guards an application whose endpoints can be made to wait at a gate.
+
+    Other endpoints are claimed before the application is called, as by `Middleware`.
+    """
+
+    claims_late: ClassVar[bool] = True
+
+    def __init__(self, app: AsgiApp, guard: Guard) -> None:
+        super().__init__(app, guard)
+        self._threads: list[object] = []
+        """The exchanges that hold a thread of the framework while they wait for an answer."""
+
+    def make_wait(self, scope: Scope) -> bool:
+        """Make the endpoint that will answer wait at the gate; False if it cannot."""
+        raise NotImplementedError
+
+    async def _status(self, scope: Scope) -> Response | None:
+        """None: a route of the application serves it, behind its authentication."""
+        return None
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
+        where, request = asked(scope)
+        # Now: on its way to the gate a request's scope becomes that of what is mounted.
+        runtime = self.guard.runtime
+        plan = self._pipeline.plan(runtime, request, where)
+        if not plan.policy.required and b"idempotency-key" not in request.headers.first:
+            return await self._pass(scope, receive, send)
+        if not self.make_wait(scope):
+            return await super()._serve(scope, receive, send)
+        given = (runtime, plan, request, self.app, scope, receive, send)
+        ex = GatedExchange(*given, threads=self._threads)
+        if not await ex.approach():
+            return await ex.run_out()
+        try:
+            opened = await self._opened(ex, where)
+        except BaseException:
+            ex.turn_back()
+            raise
+        return await (ex.serve() if opened else ex.run_out())
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request that a dependency sends to its own application does not wait at a gate."""
+        token = _gate.set(None)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            _gate.reset(token)
+
+    async def _opened(self, ex: GatedExchange, where: Place) -> bool:
+        """Admit and open. False when the request is answered already, or takes no part."""
+        pipeline, scope = self._pipeline, ex.scope
+        _, request = asked(scope)  # with what dependencies have done
+        ex.request = request
+        keyed = b"idempotency-key" in request.headers.first
+        who = await pipeline.ask(request) if keyed and pipeline.awaits else None
+        admitted = pipeline.admit(ex, who)
+        if isinstance(admitted, Response):
+            await ex.refuse(admitted)
+            return False
+        if not admitted or pipeline.covers(ex, scope.get(MARK)):
+            ex.gate.verdict.keep(None)  # its endpoint runs as without a guard
+            return False
+        body = await ex.rest()
+        if body is None or isinstance(body, Response):
+            await ex.refuse(None if body is None else pipeline.turned_away(body, ex))
+            return False
+        answer = await self._open(ex, where, body)
+        if answer is not None:
+            await ex.answer(answer)
+            ex.turn_back()
+            return False
+        scope[MARK] = ex.identity
+        return True
+
+
+async def status_at(pipeline: Pipeline, scope: Scope) -> Response:
+    """The answer of the route that tells how accepted requests are doing."""
+    return await tell_status(pipeline, scope) or refuse("no-such-operation")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from types import CodeType
 from typing import Any, Final
 
@@ -17,8 +18,8 @@ from semel.core.frozen import is_async
 from semel.errors import Unguarded
 from semel.log import log
 from semel.runtime.operation import note, watched
-from semel.web.policy_in_force import called_for, method_of_caller, ruled_by
-from semel.web.tags import TAG, layers, packages_of
+from semel.web.routes import layers
+from semel.web.tags import TAG, called_for, method_of_caller, packages_of, ruled_by
 
 _WATCHED: Final = "__semel_watched__"
 
@@ -44,7 +45,7 @@ def watch_fastapi() -> bool:
         return False
 
     routing.run_endpoint_function = _at_its_gate(_watched(plain))
-    if _names(getattr(maker, "__code__", None), "solve_dependencies"):
+    if _names(maker.__code__, "solve_dependencies"):
         routing.solve_dependencies = _watched(routing.solve_dependencies, whole=False)
     return True
 
@@ -103,14 +104,18 @@ def watch_app(app: Any) -> None:
 _warned: set[str] = set()
 
 
+def _hook(owner: Any, name: str, wrap: Callable[[Any], Any]) -> bool:
+    """Put what ``wrap`` makes of a method in its place, once; False if there is no such method."""
+    plain: Any = getattr(owner, name, None)
+    if plain is not None and not hasattr(plain, _WATCHED):
+        setattr(owner, name, wrap(plain))
+    return plain is not None
+
+
 def _watch_flask(flask: Any) -> bool:
-    """Flask and Quart: hook what calls the view, and what answers its exceptions."""
-    if not hasattr(flask, "dispatch_request") or not hasattr(flask, "handle_user_exception"):
-        return False
-    if not hasattr(flask.dispatch_request, _WATCHED):
-        flask.dispatch_request = _watched(flask.dispatch_request)
-        flask.handle_user_exception = _noting(flask.handle_user_exception)
-    return True
+    """Flask and Quart: hook what answers the view's exceptions, and what calls the view."""
+    answers = _hook(flask, "handle_user_exception", _noting)
+    return answers and _hook(flask, "dispatch_request", _watched)
 
 
 def _watch_falcon(falcon: Any) -> bool:
@@ -119,21 +124,12 @@ def _watch_falcon(falcon: Any) -> bool:
     It is hooked on the class, because instances have slots.
     """
     kind: Any = next((it for it in type(falcon).__mro__ if "_handle_exception" in vars(it)), None)
-    if kind is None:
-        return False
-    if not hasattr(kind._handle_exception, _WATCHED):
-        kind._handle_exception = _noting(kind._handle_exception)
-    return True
+    return _hook(kind, "_handle_exception", _noting)
 
 
 def _watch_blacksheep(blacksheep: Any) -> bool:
     """BlackSheep (read in 2.6): one method gets every exception of a handler."""
-    plain: Any = getattr(blacksheep, "handle_request_handler_exception", None)
-    if plain is None:
-        return False
-    if not hasattr(plain, _WATCHED):
-        blacksheep.handle_request_handler_exception = _noting(plain)
-    return True
+    return _hook(blacksheep, "handle_request_handler_exception", _noting)
 
 
 def _noting(plain: Any) -> Any:

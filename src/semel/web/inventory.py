@@ -1,6 +1,6 @@
 """The routes of an application, and the policy of each.
 
-``inventory(app)`` needs no running server and no store: it reads routers, as `tags` does for one
+``inventory(app)`` needs no running server and no store: it reads routers, as `routes` does for one
 request. Each framework has a reader that yields its routes; policies are found the same way for
 all of them.
 """
@@ -17,24 +17,12 @@ from semel.core.operations.maintenance import RouteScope
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.terms import EVERY_ROUTE, Terms
 from semel.log import log
-from semel.web.policy_in_force import name_of
-from semel.web.routes import Place, listed
-from semel.web.tags import (
-    TAG,
-    below,
-    handler_in,
-    layers,
-    litestar_policy,
-    packages_of,
-    path_of,
-    policy_of,
-    rule_path,
-    tag_holder,
-)
+from semel.web import routes
+from semel.web.routes import Place, layers
+from semel.web.tags import TAG, name_of, packages_of, policy_of, tag_holder
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-
 
 Said = Literal["tag", "listed", "default", "none"]
 
@@ -79,10 +67,12 @@ class RouteEntry:
     every: bool = False
     """The endpoint is sent any method, as a plain function of Django's; nobody said this one."""
 
-    @property
-    def label(self) -> str:
+    def label(self, method: str) -> str:
         """What the guard calls it: `find_tag` of a request says the same."""
-        return f"{self.method} {self.path.removeprefix(self.base)}"
+        return f"{method} {self.path.removeprefix(self.base)}"
+
+    def tag(self) -> Policy | None:
+        return self.policy or policy_of(self.endpoint, self.method)
 
 
 @frozen
@@ -106,28 +96,28 @@ class _Position:
         return RouteEntry(method, self.path + path, endpoint, self.guard, policy, self.base)
 
 
-def entries(app: Any) -> Iterator[RouteEntry]:
-    """Every route in the routers of ``app``."""
-    return _entries(app, _Position())
-
-
 def inventory(app: Any, guard: Guard | None = None) -> list[RouteMethod]:
     """Every route of ``app`` by method, in the order of its router, without HEAD and OPTIONS.
 
     ``guard``: one that stands around the application, which the routers do not show.
     """
-    return [_listed(entry) for entry in _entries(app, _Position(guard=guard))]
+    return [_route_method(entry) for entry in entries(app, _Position(guard=guard))]
 
 
-def _listed(entry: RouteEntry) -> RouteMethod:
+def _route_method(entry: RouteEntry) -> RouteMethod:
     method, path, guard = entry.method, entry.path, entry.guard
     if guard is None or method in SAFE_METHODS:
         return RouteMethod(method, path, None, "none")
-    sample = _sample(path)
-    route = listed(guard.routes, method, Place(sample, sample))
-    if route is not None:
-        return RouteMethod(method, path, route.policy, "listed", entry.late)
-    policy = entry.policy or policy_of(entry.endpoint, method)
+
+    def value(found: re.Match[str]) -> str:
+        return next((_SAMPLES[kind] for kind in found.groups() if kind in _SAMPLES), _SAMPLE)
+
+    # A path that the route would answer, to compare with listed routes.
+    sample = _PARAMETER.sub(value, path)
+    listed = routes.listed(guard.routes, method, Place(sample, sample))
+    if listed is not None:
+        return RouteMethod(method, path, listed.policy, "listed", entry.late)
+    policy = entry.tag()
     if policy is not None:
         return RouteMethod(method, path, policy, "tag", entry.late)
     return RouteMethod(method, path, guard.policy, "default", entry.late)
@@ -144,22 +134,11 @@ _SAMPLE: Final = "q7vz"
 """Values that nobody lists a route for: what is said of one value is not said of all."""
 
 
-def _sample(path: str) -> str:
-    """A path that the route would answer, to compare with listed routes."""
-
-    def value(found: re.Match[str]) -> str:
-        return next((_SAMPLES[kind] for kind in found.groups() if kind in _SAMPLES), _SAMPLE)
-
-    return _PARAMETER.sub(value, path)
-
-
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
-Reader = Callable[[Any, "_Position"], Iterable[RouteEntry]]
 
-
-def _entries(app: Any, at: _Position) -> Iterator[RouteEntry]:
-    """Look below middleware for the application that has routes."""
+def entries(app: Any, at: _Position = _Position()) -> Iterator[RouteEntry]:  # noqa: B008 - frozen
+    """Every route in the routers of ``app``, which may be below middleware."""
     for _ in range(32):
         bound = getattr(app, "__self__", None)
         if hasattr(bound, "url_map"):
@@ -168,7 +147,15 @@ def _entries(app: Any, at: _Position) -> Iterator[RouteEntry]:
             return
         app = app if bound is None else bound
         at = at.behind(_guard_of(app))
-        reader = _reader_of(app)
+        reader: Callable[[Any, _Position], Iterable[RouteEntry]] | None = None
+        if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
+            reader = _litestar
+        elif hasattr(app, "url_map") and hasattr(app, "wsgi_app"):
+            reader = _flask_wrapped
+        elif hasattr(app, "_middleware_chain"):
+            reader = _django
+        elif hasattr(getattr(app, "routes", None), "__iter__"):
+            reader = _starlette
         if reader is not None:
             yield from reader(app, at)
             return
@@ -184,7 +171,7 @@ def _entries(app: Any, at: _Position) -> Iterator[RouteEntry]:
 
 def _whole(app: Any, at: _Position) -> Iterator[RouteEntry]:
     """The routes of an application; one for all paths where they cannot be read."""
-    found = list(_entries(app, at))
+    found = list(entries(app, at))
     yield from found or [at.behind(_guard_of(app)).entry("*", "/{path:path}", app)]
 
 
@@ -192,10 +179,12 @@ def _guard_of(app: Any) -> Guard | None:
     """The guard of a middleware of ours, or of one that the application will put around itself."""
     from semel.guard import Guard
 
-    entries = (*_sequence(app, "user_middleware"), *_sequence(app, "middleware"))
-    told = (getattr(entry, "kwargs", {}).get("guard") for entry in entries)
-    ours = app if "semel" in packages_of(app) else None
-    guards = (getattr(ours, "guard", None), *told, *_around_flask(app))
+    guards: list[Any] = [getattr(app, "guard", None)] if "semel" in packages_of(app) else []
+    for name in ("user_middleware", "middleware"):
+        added: Any = getattr(app, name, ())
+        if type(added) in (list, tuple):
+            guards += [getattr(each, "kwargs", {}).get("guard") for each in added]
+    guards += _around_flask(app)
     return next((guard for guard in guards if isinstance(guard, Guard)), None)
 
 
@@ -216,22 +205,6 @@ def _named(app: Any, name: str) -> dict[str, Any]:
     return found if hasattr(found, "items") else {}
 
 
-def _sequence(app: Any, name: str) -> Iterable[Any]:
-    found: Any = getattr(app, name, ())
-    return found if type(found) in (list, tuple) else ()
-
-
-def _reader_of(app: Any) -> Reader | None:
-    if hasattr(app, "asgi_router") and hasattr(app, "route_handler_method_map"):
-        return _litestar
-    if hasattr(app, "url_map") and hasattr(app, "wsgi_app"):
-        return _flask_wrapped
-    if hasattr(app, "_middleware_chain"):
-        return _django
-    routes = getattr(app, "routes", None)
-    return _starlette if hasattr(routes, "__iter__") else None
-
-
 def _starlette(app: Any, at: _Position) -> Iterator[RouteEntry]:
     """Starlette and FastAPI."""
     yield from _routes(app.routes, at)
@@ -240,36 +213,27 @@ def _starlette(app: Any, at: _Position) -> Iterator[RouteEntry]:
         yield from _whole(last, at)  # what answers where no route does
 
 
-def _routes(routes: Iterable[Any], at: _Position) -> Iterator[RouteEntry]:
-    for given in routes:
-        route = getattr(given, "starlette_route", None) or given
-        path = path_of(route)
-        inner = below(route)
+def _routes(given: Iterable[Any], at: _Position) -> Iterator[RouteEntry]:
+    for each in given:
+        route = getattr(each, "starlette_route", None) or each
+        path, app = routes.path_of(route), getattr(route, "app", None)
         endpoint = getattr(route, "endpoint", None)
         if hasattr(route, "effective_candidates"):
-            yield from _routes(inner or (), at)  # whose paths have its prefix already
+            yield from _routes(routes.below(route) or (), at)  # whose paths have its prefix already
         elif endpoint is None:
-            yield from _mounted(route, at.below(path))
-        elif hasattr(route, "path_regex") and not _is_websocket(route):
-            inside = layers(getattr(route, "app", None))  # the middlewares of a single route
-            own = next((guard for layer in inside if (guard := _guard_of(layer))), None)
+            # Static files change nothing.
+            known = app is None or hasattr(app, "lookup_path") or getattr(route, "routes", None)
+            yield from (entries if known else _whole)(app, at.below(path))
+        elif hasattr(route, "path_regex") and "WebSocket" not in type(route).__name__:
+            # The middlewares of a single route.
+            own = next((guard for layer in layers(app) if (guard := _guard_of(layer))), None)
             spot = at if at.guard or own is None else _Position(at.path, own, at.base)
             late = tuple(late_commits(getattr(route, "dependant", None)))
             for method in _methods(getattr(route, "methods", None), endpoint):
                 yield replace(spot.entry(method, path, endpoint), late=late)
 
 
-def _mounted(route: Any, at: _Position) -> Iterator[RouteEntry]:
-    app = getattr(route, "app", None)
-    found = list(_entries(app, at))
-    if found or app is None or hasattr(app, "lookup_path"):  # static files change nothing
-        yield from found
-    elif not getattr(route, "routes", None):
-        yield at.behind(_guard_of(app)).entry("*", "/{path:path}", app)
-
-
-def _is_websocket(route: Any) -> bool:
-    return "WebSocket" in type(route).__name__
+_VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
 
 
 def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
@@ -279,21 +243,22 @@ def _methods(methods: Iterable[str] | None, endpoint: Any) -> list[str]:
     return sorted(set(methods or ("*",)) - {"HEAD", "OPTIONS"})
 
 
-_VERBS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "QUERY")
-
-
 def _litestar(app: Any, at: _Position) -> Iterator[RouteEntry]:
     for route in app.routes:
         handlers: dict[str, Any] = getattr(route, "route_handler_map", None) or {}
         for method in _methods(handlers, None) if handlers else ():
-            handler = handler_in(handlers[method])
-            yield at.entry(method, route.path, handler.fn, litestar_policy(handler, method))
-        if not hasattr(route, "route_handler") or handlers or _is_websocket(route):
+            handler = routes.handler_in(handlers[method])
+            # On the function, or in ``opt`` of the handler, its controller, router or application.
+            policy = policy_of(handler.fn, method) or handler.opt.get(routes.OPT)
+            yield at.entry(method, route.path, handler.fn, policy)
+        handler, path = getattr(route, "route_handler", None), route.path.rstrip("/")
+        if handler is None or handlers or "WebSocket" in type(route).__name__:
             continue
-        handler, path = route.route_handler, route.path.rstrip("/")  # an ASGI application
-        if getattr(handler, "is_mount", False) and not getattr(handler, "is_static", False):
+        if getattr(handler, "is_static", False):
+            continue
+        if getattr(handler, "is_mount", False):  # an ASGI application
             yield from _whole(handler.fn, at.below(path))
-        elif not getattr(handler, "is_static", False):
+        else:
             yield at.entry("*", path, handler.fn)
 
 
@@ -314,26 +279,25 @@ def _flask(app: Any, at: _Position) -> Iterator[RouteEntry]:
         view = app.view_functions.get(rule.endpoint)
         endpoint = view if hasattr(view, TAG) else getattr(view, "view_class", view)
         for method in _methods(rule.methods, endpoint):
-            yield at.entry(method, rule_path(rule), endpoint)
+            yield at.entry(method, routes.rule_path(rule), endpoint)
 
 
 def _django(app: Any, at: _Position) -> Iterator[RouteEntry]:
     """All routes of the project: a handler of Django has none of its own."""
-    from semel.frameworks.django.routes import routes
+    from semel.frameworks.django.routes import routes as django_routes
 
-    yield from routes(at.guard, at.path)
-
-
-# --- tagged routes that no key protects, found at start-up
-#
-# Most of them refuse their requests (`policy_in_force`). The operator is warned before those come.
-
-Endpoint = Callable[..., Any]
+    yield from django_routes(at.guard, at.path)
 
 
-def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: bool) -> None:
+# ── tagged routes that no key protects ────────────────────────────────────────────────────────────
+
+
+def tell_unguarded(
+    apps: Iterable[Any], tagged: Sequence[Callable[..., Any]], all_there: bool
+) -> None:
     """Warn of endpoints, of ``apps`` or tagged by a guard, that are not guarded.
 
+    Most of them refuse their requests (`tags`). The operator is warned before those come.
     ``all_there``: no more applications will come, in which the others could be.
     """
     try:
@@ -363,7 +327,7 @@ def tell_unguarded(apps: Iterable[Any], tagged: Sequence[Endpoint], all_there: b
 
 def leaves_out(entry: RouteEntry) -> bool:
     """Whether a route answers a method that the policy on its endpoint does not name."""
-    policy = entry.policy or policy_of(entry.endpoint, entry.method)
+    policy = entry.tag()
     if policy is None or not policy.methods or entry.every:
         return False
     return entry.method not in ("*", *SAFE_METHODS, *policy.methods)
@@ -431,18 +395,15 @@ class KnownRoutes:
 
     def __init__(self, guard: Guard, app: Any = None) -> None:
         self._guard = guard
-        self._policies = {EVERY_ROUTE: guard.policy, **dict(_tagged(guard, app))}
+        self.policies = {EVERY_ROUTE: guard.policy, **_tagged(guard, app)}
+        """By the names of their routes."""
         # Of several that are listed alike the first one holds.
-        self._policies |= {route.label: route.policy for route in reversed(guard.routes)}
+        self.policies |= {route.label: route.policy for route in reversed(guard.routes)}
 
     def known(self) -> RouteScope:
         """For a store, to list the records of these routes and no others."""
         functions = map(ONCE_ROUTE.format, self._guard.registry.probes)
-        return RouteScope(self._guard.name, (*self._policies, *functions))
-
-    def policies(self) -> dict[str, Policy]:
-        """The policies, by the names of their routes."""
-        return self._policies
+        return RouteScope(self._guard.name, (*self.policies, *functions))
 
     def knows(self, terms: Terms | None) -> bool:
         return self.known().covers(terms)
@@ -458,22 +419,22 @@ class KnownRoutes:
         """
         if terms is None or terms.application != self._guard.name:
             return None
-        return self._policies.get(terms.route)
+        return self.policies.get(terms.route)
 
 
-def _tagged(guard: Guard, app: Any) -> Iterator[tuple[str, Policy]]:
+def _tagged(guard: Guard, app: Any) -> dict[str, Policy]:
     """The tags by route. Two endpoints of one name are left out: the wrong one might be asked."""
     found: dict[str, Policy] = {}
     twice: set[str] = set()
     for entry in () if app is None else entries(app):
-        policy = entry.policy or policy_of(entry.endpoint, entry.method)
+        policy = entry.tag()
         if policy is None or entry.guard not in (guard, None):
             continue
         # A route may answer every method: its policy says which take part.
         methods = sorted(policy.methods) if entry.method == "*" else [entry.method]
-        for label in (replace(entry, method=method).label for method in methods):
+        for label in map(entry.label, methods):
             if found.setdefault(label, policy) is not policy:
                 twice.add(label)
     for label in sorted(twice):
         log.warning("semel: two endpoints are called %s: their records are left alone", label)
-    return iter([(at, guard.bind(found[at])) for at in found if at not in twice])
+    return {label: guard.bind(found[label]) for label in found if label not in twice}

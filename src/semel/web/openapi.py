@@ -6,7 +6,7 @@ It is the same for every framework: plain dictionaries, made from a route's poli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +41,7 @@ def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None
         described = True
     if described:
         components: Any = document.setdefault("components", {})
-        components.setdefault("schemas", {})[PROBLEM] = problem_schema()
+        components.setdefault("schemas", {})[PROBLEM] = dict(_PROBLEM_SCHEMA)
 
 
 def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) -> None:
@@ -55,9 +55,10 @@ def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) ->
     ]
     parameters.append(parameter(policy))
     responses: Any = operation.setdefault("responses", {})
+    answer_headers = {policy.replay_header: _REPLAYED, "Idempotency-Expires": _EXPIRES}
     for status, response in responses.items():
         if str(status).startswith("2"):
-            response.setdefault("headers", {}).update(answer_headers(policy))
+            response.setdefault("headers", {}).update(answer_headers)
     for status, codes in refusals(policy, guard).items():
         titles = ", ".join(CATALOGUE[code].title for code in codes)
         phrase = f"{HTTPStatus(int(status)).phrase}: {titles}."
@@ -119,36 +120,30 @@ def _duration_in_words(duration: timedelta) -> str:
 
 def refusals(policy: Policy, guard: Guard) -> dict[str, list[str]]:
     """The codes of the refusals a client may meet, by status."""
+    codes = {
+        "missing-key": policy.required,
+        "malformed-key": True,
+        "key-reused": True,
+        "body-too-large": True,
+        "tenant-missing": guard.tenant is not None,
+        "in-flight": policy.in_flight != "accept",
+        "attempt-failed": policy.in_flight == "wait",
+        "abandoned": policy.mode == "deferred",
+        "outcome-unknown": policy.mode != "atomic",
+        "body-not-kept": True,
+        "replay-impossible": policy.after_retire == "refuse",
+        "key-expired": bool(policy.tombstone_micros) or policy.age_micros is not None,
+        "too-fast": guard.limits is not None,
+        "too-many-keys": guard.limits is not None,
+        "store-unavailable": True,
+        "not-executed": True,
+        "completion-not-durable": True,
+    }
     found: dict[str, list[str]] = {}
-    for code in _codes(policy, guard):
-        reused = code == "key-reused"
-        status = policy.mismatch_status if reused else CATALOGUE[code].status
+    for code in (code for code, possible in codes.items() if possible):
+        status = policy.mismatch_status if code == "key-reused" else CATALOGUE[code].status
         found.setdefault(str(status), []).append(code)
     return dict(sorted(found.items()))
-
-
-def _codes(policy: Policy, guard: Guard) -> Iterator[str]:
-    if policy.required:
-        yield "missing-key"
-    yield from ("malformed-key", "key-reused", "body-too-large")
-    if guard.tenant is not None:
-        yield "tenant-missing"
-    if policy.in_flight != "accept":
-        yield "in-flight"
-    if policy.in_flight == "wait":
-        yield "attempt-failed"
-    if policy.mode == "deferred":
-        yield "abandoned"
-    if policy.mode != "atomic":
-        yield "outcome-unknown"
-    yield "body-not-kept"
-    if policy.after_retire == "refuse":
-        yield "replay-impossible"
-    if policy.tombstone_micros or policy.age_micros is not None:
-        yield "key-expired"
-    if guard.limits is not None:
-        yield from ("too-fast", "too-many-keys")
-    yield from ("store-unavailable", "not-executed", "completion-not-durable")
 
 
 _LATER: Final = ("409", "429", "503")
@@ -157,39 +152,30 @@ _RETRY_AFTER: Final[Mapping[str, Any]] = {
     "description": "Seconds to wait before the same request is sent again, where that may help.",
     "schema": {"type": "integer", "minimum": 1},
 }
-
-
-def answer_headers(policy: Policy) -> dict[str, Any]:
-    """The headers that semel adds to the answers of a route."""
-    return {
-        policy.replay_header: {
-            "description": "`true` when this is an earlier answer to the same key.",
-            "schema": {"type": "string", "enum": ["true", "false"]},
+_REPLAYED: Final[Mapping[str, Any]] = {
+    "description": "`true` when this is an earlier answer to the same key.",
+    "schema": {"type": "string", "enum": ["true", "false"]},
+}
+_EXPIRES: Final[Mapping[str, Any]] = {
+    "description": "Until when the answer is kept.",
+    "schema": {"type": "string"},
+}
+_TEXT: Final = {"type": "string"}
+_PROBLEM_SCHEMA: Final[Mapping[str, Any]] = {
+    "title": "Idempotency problem",
+    "description": "Why a request with an Idempotency-Key was not executed now.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "code", "retryable"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+        "code": {"type": "string", "description": "Stable; for programs."},
+        "retryable": {
+            "type": "boolean",
+            "description": "Whether the same request with the same key may succeed later.",
         },
-        "Idempotency-Expires": {
-            "description": "Until when the answer is kept.",
-            "schema": {"type": "string"},
-        },
-    }
-
-
-def problem_schema() -> dict[str, Any]:
-    """RFC 9457, with semel's two members."""
-    text = {"type": "string"}
-    return {
-        "title": "Idempotency problem",
-        "description": "Why a request with an Idempotency-Key was not executed now.",
-        "type": "object",
-        "required": ["type", "title", "status", "detail", "code", "retryable"],
-        "properties": {
-            "type": {"type": "string", "format": "uri"},
-            "title": text,
-            "status": {"type": "integer"},
-            "detail": text,
-            "code": {"type": "string", "description": "Stable; for programs."},
-            "retryable": {
-                "type": "boolean",
-                "description": "Whether the same request with the same key may succeed later.",
-            },
-        },
-    }
+    },
+}
+"""RFC 9457, with semel's two members."""

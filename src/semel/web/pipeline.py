@@ -33,10 +33,9 @@ from semel.web.body import Body, whole
 from semel.web.exchange import WebExchange, shaped
 from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.inventory import KnownRoutes
-from semel.web.policy_in_force import DEFAULT, LEFT_OUT, LISTED, SAFE, ruled_by
 from semel.web.request_events import Account, tell_refusal
 from semel.web.routes import Place, beneath, listed
-from semel.web.tags import Tagged
+from semel.web.tags import DEFAULT, LEFT_OUT, LISTED, SAFE, Tagged, ruled_by
 from semel.web.worker_runs import WORKER_RUN, find_worker_run
 
 if TYPE_CHECKING:

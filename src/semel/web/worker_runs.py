@@ -33,15 +33,14 @@ def principal(request: Any) -> Any:
 
 
 def find_worker_run(request: Any) -> WorkerRun | None:
-    if type(request) is dict:  # what servers give: the only one on the way of every request
+    if isinstance(request, Mapping):
         run: object = request.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         return run if isinstance(run, WorkerRun) else None
-    for place in (request, *(getattr(request, name, None) for name in ("scope", "raw", "environ"))):
-        if isinstance(place, Mapping):
-            found: object = place.get(WORKER_RUN)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-            return found if isinstance(found, WorkerRun) else None
-    # Django's name for the environ; or semel's own request, of which that is inside.
-    inner = getattr(request, "META", None) or getattr(request, "raw", None)
+    for name in ("scope", "raw", "environ", "META"):  # the last is Django's name for the environ
+        inner = getattr(request, name, None)
+        if isinstance(inner, Mapping):
+            return find_worker_run(inner)
+    inner = getattr(request, "raw", None)  # of semel's own request: that of the framework
     return None if inner is None else find_worker_run(inner)
 
 

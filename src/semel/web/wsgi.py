@@ -6,33 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-from semel.core.exchange.answers import Answer
+from semel.core import operations as ops
 from semel.core.exchange.problems import refuse
 from semel.core.exchange.settle import Flowing
 from semel.core.flow import run
-from semel.core.operations.handler import (
-    Abandoned,
-    Drained,
-    HandlerOutcome,
-    Raised,
-    Returned,
-    Streaming,
-)
 from semel.core.policy import SAFE_METHODS, Policy, RoutePlan
 from semel.core.records import Headers, HeaderView, Request, Response
 from semel.runtime.transactions import Transact
+from semel.web import routes
 from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
 from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
-from semel.web.policy_in_force import ruled_by
-from semel.web.routes import place, without_slash
-from semel.web.tags import (
-    ROUTERS_OWN,
-    find_flask_tag,
-    flask_ignores_slash,
-    flask_router_answered,
-)
+from semel.web.tags import ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -58,15 +44,18 @@ class WsgiMiddleware:
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
         self.app = app
         self.guard = guard
-        self._pipeline = Pipeline(guard, app, find_flask_tag)
+        self._pipeline = Pipeline(guard, app, routes.find_flask_tag)
         refuse_awaiting(guard)
         guard.stand_around(app)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in SAFE_METHODS:
-            answer = self._status(environ)
-            if answer is not None:
-                return _send(answer, start_response)
+            if self.guard.status in environ.get("PATH_INFO", ""):
+                where = place_of(environ)
+                flow = self._pipeline.status(request_of(environ, where.path), where)
+                if flow is not None:
+                    answer = run(flow, Transact(self.guard.backend).perform)
+                    return _send(answer, start_response)
             if "HTTP_IDEMPOTENCY_KEY" not in environ:
                 return self.app(environ, start_response)
         before = ruled_by.get()
@@ -76,9 +65,9 @@ class WsgiMiddleware:
             ruled_by.set(before)
 
     def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
-        if where.below.endswith("/") and flask_ignores_slash(self.app, environ):
-            where = without_slash(where)
+        where = place_of(environ)
+        if where.below.endswith("/") and routes.flask_ignores_slash(self.app, environ):
+            where = routes.without_slash(where)
         request = request_of(environ, where.path)
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
@@ -94,18 +83,8 @@ class WsgiMiddleware:
         answer = self._pipeline.open(ex, where, body, environ)
         if answer is not None:
             close(body)
-            return _answer(answer, start_response)
+            return _send(spoken(answer), start_response)
         return ex.respond()
-
-    def _status(self, environ: Environ) -> Response | None:
-        """The answer of the status resource; None for other addresses."""
-        if self.guard.status not in environ.get("PATH_INFO", ""):
-            return None
-        where = place(octets(environ, "SCRIPT_NAME"), octets(environ, "PATH_INFO"))
-        flow = self._pipeline.status(request_of(environ, where.path), where)
-        if flow is None:
-            return None
-        return run(flow, Transact(self.guard.backend).perform)
 
 
 class WsgiExchange(BlockingExchange):
@@ -147,7 +126,7 @@ class WsgiExchange(BlockingExchange):
             reached = self.serve()
             if isinstance(reached, Flowing):
                 reached = self.end_stream(reached, self._drain(reached.headers))
-            return _Body(_answer(reached, self._start_response), self.close)
+            return _Body(_send(spoken(reached), self._start_response), self.close)
         except BaseException:
             self.close()
             raise
@@ -160,7 +139,7 @@ class WsgiExchange(BlockingExchange):
     def _status(self) -> int:
         return int(self._status_line[:3]) if self._status_line else 0
 
-    def call(self) -> HandlerOutcome:
+    def call(self) -> ops.HandlerOutcome:
         """Call the application with what was read of the request."""
         reader = self._reader = reader_of(self.body)
         own = {"wsgi.input": reader, "CONTENT_LENGTH": str(size_of(self.body)), MARK: self.identity}
@@ -172,21 +151,21 @@ class WsgiExchange(BlockingExchange):
             for piece in self._rest:
                 self._begun.write(piece)
                 if unkeepable(self.policy, self._begun):
-                    return Streaming(self._status, self._headers, self._behind)
+                    return ops.Streaming(self._status, self._headers, self._behind)
             if not self._status_line:
                 raise RuntimeError("the application returned without an answer")
             response = Response(self._status, self._headers, self._begun.whole())
             behind = self.run.error_behind(self._status) or self._behind
             raised = self._raised or self.run.has_raised(self._status)
-            return Returned(response, behind, raised, self._by_router)
+            return ops.Returned(response, behind, raised, self._by_router)
         except BaseException as error:
             # An answer begins with its first byte: before it, a server takes the head back
             # (PEP 3333).
             if not self._begun.size:
-                return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+                return ops.Raised(error) if isinstance(error, Exception) else ops.Abandoned(error)
             # Begun but not finished: what was begun is the outcome, and it is not whole.
             self._error = error
-            return Streaming(self._status, self._headers, error)
+            return ops.Streaming(self._status, self._headers, error)
 
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
@@ -206,10 +185,11 @@ class WsgiExchange(BlockingExchange):
         self._behind = error or self.run.error_behind(self._status)
         self._raised = error is not None or self.run.has_raised(self._status)
         # Now, while Flask's request is at hand.
-        self._by_router = self._status in ROUTERS_OWN and flask_router_answered(self._environ)
+        own = self._status in routes.ROUTERS_OWN
+        self._by_router = own and routes.flask_router_answered(self._environ)
         return self._begun.write
 
-    def _drain(self, headers: Headers) -> Drained:
+    def _drain(self, headers: Headers) -> ops.Drained:
         """Push the started answer, and the rest as it comes, straight to the server."""
         if self.account is not None:
             self.account.status = self._status
@@ -245,22 +225,21 @@ class _Body:
         return iter(self._pieces)
 
 
-def _answer(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:
-    response = spoken(answer)
-    return () if response is None else _send(response, start_response)
-
-
-def octets(environ: Environ, name: str) -> bytes:
+def _octets(environ: Environ, name: str) -> bytes:
     """A value of the environ as the bytes that the client sent."""
     value: str = environ.get(name, "")
     return value.encode("latin-1")
+
+
+def place_of(environ: Environ) -> routes.Place:
+    return routes.place(_octets(environ, "SCRIPT_NAME"), _octets(environ, "PATH_INFO"))
 
 
 def request_of(environ: Environ, path: str) -> Request:
     return Request(
         method=environ["REQUEST_METHOD"].upper(),  # frameworks route "post" as "POST"
         path=path,
-        query=octets(environ, "QUERY_STRING"),
+        query=_octets(environ, "QUERY_STRING"),
         headers=HeaderView(tuple(_headers(environ))),
         raw=environ,
     )
@@ -330,18 +309,18 @@ def _as_text(headers: Headers) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
-def _send(response: Response, start_response: StartResponse) -> Iterable[bytes]:
+def _send(response: Response | None, start_response: StartResponse) -> Iterable[bytes]:
+    """The body of an answer whose head is sent; of no answer, nothing."""
+    if response is None:
+        return ()
+    from http import HTTPStatus
+
     headers = _as_text(response.headers)
     if response.body and not any(name.lower() == "content-length" for name, _ in headers):
         headers.append(("Content-Length", str(len(response.body))))
-    start_response(_status_line(response.status), headers)
-    return (response.body,) if response.body else ()
-
-
-def _status_line(status: int) -> str:
-    from http import HTTPStatus
-
     try:
-        return f"{status} {HTTPStatus(status).phrase}"
+        phrase = HTTPStatus(response.status).phrase
     except ValueError:
-        return f"{status} Unknown"
+        phrase = "Unknown"
+    start_response(f"{response.status} {phrase}", headers)
+    return (response.body,) if response.body else ()

@@ -21,9 +21,8 @@ from semel.frameworks.django.responses import AsyncDjangoResponses, DjangoRespon
 from semel.frameworks.django.routes import CLAIMS, is_async, label_of
 from semel.runtime.operation import note, watched
 from semel.web.pipeline import refuse_awaiting
-from semel.web.policy_in_force import demand_method
-from semel.web.tags import Tagged, tag
-from semel.web.view_sync import GuardedViews
+from semel.web.tags import Tagged, demand_method, tag
+from semel.web.views import GuardedViews
 
 if TYPE_CHECKING:
     from semel.guard import Guard

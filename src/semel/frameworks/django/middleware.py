@@ -52,8 +52,7 @@ from semel.web.exchange_async import start_task
 from semel.web.pipeline import OUTER, own_run, refuse_awaiting
 from semel.web.request_events import tell_refusal
 from semel.web.tags import NINJA
-from semel.web.view_async import AsyncGuardedViews
-from semel.web.view_sync import GuardedViews, ViewRequest
+from semel.web.views import AsyncGuardedViews, GuardedViews, ViewRequest
 
 SETTING: Final = "SEMEL_GUARD"
 

@@ -15,7 +15,7 @@ from semel.frameworks.django.routes import one_path
 from semel.log import log
 from semel.web.body import Body, SpooledBody
 from semel.web.routes import Place, place
-from semel.web.view_sync import ViewRequest
+from semel.web.views import ViewRequest
 
 _PIECE: Final = 64 * 1024
 SEEN: Final = "_semel_match"

@@ -10,8 +10,7 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from semel.core.records import Headers, Response
-from semel.web.view_async import AsyncStreamedBody
-from semel.web.view_sync import ResponseParts, StreamedBody
+from semel.web.views import AsyncStreamedBody, ResponseParts, StreamedBody
 
 
 class _DjangoResponseMaker:
