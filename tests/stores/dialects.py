@@ -55,6 +55,7 @@ class Database(ABC):
 
     SERVER: ClassVar[str]
     """The fixture that starts it."""
+    BACKEND: ClassVar[type[PostgresBackend] | type[MysqlBackend]]
     SCHEME: ClassVar[str]
     WRONG_IDENTITY: ClassVar[Identity]
     WRONG_FENCE: ClassVar[Fence]
@@ -71,9 +72,9 @@ class Database(ABC):
     def own_server() -> Databases:
         """Where nobody else writes, not even the server itself."""
 
-    @abstractmethod
     def backend(self, **options: Any) -> SqlBackend:
         """With time enough."""
+        return self.BACKEND(self.url, **{"timeout": PATIENCE} | options)
 
     @abstractmethod
     def connect(self) -> Any:
@@ -181,6 +182,7 @@ class Database(ABC):
 
 class Postgres(Database):
     SERVER = "postgres"
+    BACKEND = PostgresBackend
     SCHEME = "postgresql"
     WRONG_IDENTITY = Identity(b"short")
     WRONG_FENCE = Fence(b"short")
@@ -191,9 +193,6 @@ class Postgres(Database):
     @staticmethod
     def own_server() -> PostgresServer:
         return PostgresServer(settings={"autovacuum": "off"})
-
-    def backend(self, **options: Any) -> PostgresBackend:
-        return PostgresBackend(self.url, **{"timeout": PATIENCE} | options)
 
     def connect(self) -> Any:
         return psycopg.connect(self.url, autocommit=True)
@@ -294,6 +293,7 @@ class Postgres(Database):
 
 class Mysql(Database):
     SERVER = "mariadb"
+    BACKEND = MysqlBackend
     SCHEME = "mysql"
     WRONG_IDENTITY = Identity(bytes(33))
     WRONG_FENCE = Fence(bytes(17))
@@ -307,9 +307,6 @@ class Mysql(Database):
     @staticmethod
     def own_server() -> MariadbServer:
         return MariadbServer()
-
-    def backend(self, **options: Any) -> MysqlBackend:
-        return MysqlBackend(self.url, **{"timeout": PATIENCE} | options)
 
     def connect(self) -> Any:
         return self.server.connect(database_of(self.url))

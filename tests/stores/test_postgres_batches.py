@@ -11,6 +11,7 @@ import pytest
 
 from semel.core.operations import Applied, Claim, Claimed, Complete, Found, StoreOperation
 from semel.errors import StoreUnavailable
+from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.batch_columns import BYTEA, INT8, KINDS, TEXT
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
 from semel.stores.sql import plans
@@ -141,7 +142,7 @@ def is_free(database: Postgres, op: Claim, insert: bool) -> bool:
         connection.execute("SET LOCAL lock_timeout = '100ms'")
         try:
             if insert:
-                database.backend().on(connection).perform(rival(op))
+                PostgresBackend(database.url).on(connection).perform(rival(op))
             else:
                 locking = f"SELECT {database.where(op.identity)} FOR UPDATE NOWAIT"
                 connection.execute(locking.encode())
