@@ -12,16 +12,8 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.requests import (
-    Applied,
-    Claimed,
-    Found,
-    NoRecord,
-    Read,
-    Release,
-    Renew,
-)
 from semel.core.records import Fence, State
 from semel.errors import SchemaError, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
@@ -67,7 +59,7 @@ def database(postgres: PostgresServer, postgres_url: str) -> Postgres:
 def test_libpq_options_pass_through_and_own_ones_do_not(database: Postgres) -> None:
     url = f"{database.url}&application_name=shop&pool_size=1&timeout=99&prepare=off"
     with opened(url) as backend:
-        assert isinstance(backend.blocking().perform(claim()), Claimed)
+        assert isinstance(backend.blocking().perform(claim()), ops.Claimed)
         assert "application_name=shop" in backend.url
         assert "pool_size" not in backend.url
         with database.admin() as ask:
@@ -116,7 +108,7 @@ def test_a_renewal_is_a_hot_update(database: Postgres) -> None:
         for _ in range(50):
             op = claim()
             store.perform(op)
-            assert isinstance(store.perform(Renew(op.identity, op.fence, DAY)), Applied)
+            assert isinstance(store.perform(ops.Renew(op.identity, op.fence, DAY)), ops.Applied)
         backend.close()  # a backend that ends reports its statistics
         until(lambda: not database.connections(ask))
         row = ask(
@@ -148,7 +140,7 @@ def test_a_standby_is_refused_and_passed_over(own_database: Postgres, database: 
         hosts = urlencode({"host": f"{own_server.folder},{database.server.folder}"})
         both = f"postgresql://postgres@/{database.name}?{hosts}"
         with opened(f"{both}&target_session_attrs=read-write") as backend:
-            assert isinstance(backend.blocking().perform(claim()), Claimed)
+            assert isinstance(backend.blocking().perform(claim()), ops.Claimed)
 
 
 @contextmanager
@@ -266,8 +258,8 @@ def test_an_error_at_commit_comes_after_the_rows_and_is_not_missed(database: Pos
         with pytest.raises(StoreUnavailable, match="not today") as refused:
             store.perform(complete(op))
         assert refused.value.applied is False
-        found = store.perform(Read(op.identity))
-        assert isinstance(found, Found)
+        found = store.perform(ops.Read(op.identity))
+        assert isinstance(found, ops.Found)
         assert found.record.state is State.IN_PROGRESS
 
 
@@ -277,13 +269,13 @@ def test_serialization_failures_are_tried_again(database: Postgres) -> None:
     with opened(url) as backend, database.admin() as ask, ThreadPoolExecutor(1) as threads:
         first = claim()
         with psycopg.connect(url) as rival:
-            assert isinstance(backend.on(rival).perform(first), Claimed)
+            assert isinstance(backend.on(rival).perform(first), ops.Claimed)
             late = replace(first, fence=Fence(secrets.token_bytes(16)))
             claiming = threads.submit(backend.blocking().perform, late)
             until(lambda: database.waiting(ask))
             rival.commit()
             found = claiming.result()
-        assert isinstance(found, Found)
+        assert isinstance(found, ops.Found)
         assert found.record.fence == first.fence
 
 
@@ -294,27 +286,27 @@ def test_joined_operations_live_and_die_with_the_callers_transaction(database: P
     with opened(database.url) as backend:
         kept, lost = claim(), claim()
         with psycopg.connect(database.url, row_factory=psycopg.rows.dict_row) as connection:
-            assert isinstance(backend.on(connection).perform(kept), Claimed)
-            assert isinstance(backend.on(connection).perform(complete(kept)), Applied)
-            assert isinstance(backend.blocking().perform(Read(kept.identity)), NoRecord)
+            assert isinstance(backend.on(connection).perform(kept), ops.Claimed)
+            assert isinstance(backend.on(connection).perform(complete(kept)), ops.Applied)
+            assert isinstance(backend.blocking().perform(ops.Read(kept.identity)), ops.NoRecord)
             connection.commit()
-            assert isinstance(backend.on(connection).perform(lost), Claimed)
+            assert isinstance(backend.on(connection).perform(lost), ops.Claimed)
             connection.rollback()
-        assert isinstance(backend.blocking().perform(Read(kept.identity)), Found)
-        assert isinstance(backend.blocking().perform(Read(lost.identity)), NoRecord)
+        assert isinstance(backend.blocking().perform(ops.Read(kept.identity)), ops.Found)
+        assert isinstance(backend.blocking().perform(ops.Read(lost.identity)), ops.NoRecord)
 
 
 async def test_the_same_on_an_async_connection(database: Postgres) -> None:
     async with aopened(database.url) as backend:
         kept, lost = claim(), claim()
         async with await psycopg.AsyncConnection.connect(database.url) as connection:
-            assert isinstance(await backend.on(connection).perform(kept), Claimed)
-            assert isinstance(await backend.on(connection).perform(complete(kept)), Applied)
+            assert isinstance(await backend.on(connection).perform(kept), ops.Claimed)
+            assert isinstance(await backend.on(connection).perform(complete(kept)), ops.Applied)
             await connection.commit()
-            assert isinstance(await backend.on(connection).perform(lost), Claimed)
+            assert isinstance(await backend.on(connection).perform(lost), ops.Claimed)
             await connection.rollback()
-        assert isinstance(await backend.awaited().perform(Read(kept.identity)), Found)
-        assert isinstance(await backend.awaited().perform(Read(lost.identity)), NoRecord)
+        assert isinstance(await backend.awaited().perform(ops.Read(kept.identity)), ops.Found)
+        assert isinstance(await backend.awaited().perform(ops.Read(lost.identity)), ops.NoRecord)
 
 
 def test_joined_errors_are_the_stores_own(database: Postgres) -> None:
@@ -354,7 +346,7 @@ async def test_prepared_statements_forced_through_a_pooler_still_work(
     with PgBouncer(database.server, pool_size=2) as pooler:
         async with aopened(pooler.url_of(database.name), prepare=True) as backend:
             replies = await asyncio.gather(*[backend.awaited().perform(claim()) for _ in range(99)])
-            assert all(isinstance(reply, Claimed) for reply in replies)
+            assert all(isinstance(reply, ops.Claimed) for reply in replies)
 
 
 async def test_behind_a_transaction_pooler_fifty_at_once_need_two_connections(
@@ -364,16 +356,18 @@ async def test_behind_a_transaction_pooler_fifty_at_once_need_two_connections(
     with PgBouncer(database.server, pool_size=2) as pooler:
         url = pooler.url_of(database.name)
         async with aopened(url, pool_size=50) as backend:
-            ops = [claim() for _ in range(400)]
-            claimed = await asyncio.gather(*map(backend.awaited().perform, ops))
-            assert all(isinstance(reply, Claimed) for reply in claimed)
-            done = await asyncio.gather(*[backend.awaited().perform(complete(op)) for op in ops])
-            assert all(isinstance(reply, Applied) for reply in done)
-            released = await backend.awaited().perform(Release(ops[0].identity, ops[0].fence, DAY))
-            assert not isinstance(released, Applied)
+            wanted = [claim() for _ in range(400)]
+            claimed = await asyncio.gather(*map(backend.awaited().perform, wanted))
+            assert all(isinstance(reply, ops.Claimed) for reply in claimed)
+            done = await asyncio.gather(*[backend.awaited().perform(complete(op)) for op in wanted])
+            assert all(isinstance(reply, ops.Applied) for reply in done)
+            released = await backend.awaited().perform(
+                ops.Release(wanted[0].identity, wanted[0].fence, DAY)
+            )
+            assert not isinstance(released, ops.Applied)
             with ThreadPoolExecutor(20) as threads:
                 replies = list(
                     threads.map(backend.blocking().perform, [claim() for _ in range(99)])
                 )
-            assert all(isinstance(reply, Claimed) for reply in replies)
+            assert all(isinstance(reply, ops.Claimed) for reply in replies)
             backend.close()
