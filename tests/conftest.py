@@ -34,9 +34,9 @@ LINES = pytest.StashKey[list[str]]()
 
 
 SLOW = (
-    *("test_contract", "test_contract_rounds", "test_contract_audit", "test_transactions"),
+    *("test_contract", "test_contract_rounds", "test_transactions", "test_sql", "test_mysql"),
     *("test_atomic", "test_atomic_servers", "test_servers", "test_deferred", "test_policy_table"),
-    *("test_mysql", "test_redis", "test_redis_cluster", "test_galera", "test_postgres_failover"),
+    *("test_redis", "test_redis_cluster", "test_galera", "test_postgres_failover"),
     *("test_unknown", "test_replay_cache", "test_campaign", "test_explorer", "test_frameworks"),
     *("test_histories", "test_lockstep", "test_power", "test_operations", "test_crash"),
     *("test_faults", "test_reaper"),

@@ -10,18 +10,8 @@ from typing import Any
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.flow import Flow, run
-from semel.core.operations.requests import (
-    Advance,
-    Agree,
-    Claim,
-    Claimed,
-    Complete,
-    Recall,
-    Recalled,
-    Release,
-    Suspend,
-)
 from semel.core.policy import Policy, ietf
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, State
 from semel.core.recovery import journal
@@ -79,30 +69,30 @@ class Scene:
     ) -> Identity:
         """A record in progress; with points it is an operation that can be resumed."""
         terms = self.guard.runtime.plan(route, policy or self.guard.policy).terms
-        self.harness.perform(Agree(terms))
+        self.harness.perform(ops.Agree(terms))
         identity = Identity(next(_numbers).to_bytes(32, "big"))
         fence = self.fences[identity] = fresh_fence()
         if points or intent:
             on_lapse = OnLapse.RESUME
         origin = Origin("tern", method, path, KEY)
-        claim = Claim(
+        claim = ops.Claim(
             *(identity, fence, "v1.raw.sha256.x", b"", origin, MINUTE, on_lapse),
             request=request,
             terms=terms.id,
         )
-        assert isinstance(self.harness.perform(claim), Claimed)
+        assert isinstance(self.harness.perform(claim), ops.Claimed)
         written = Journal()
         for name in points:
             written = written.reaching(name, PointKind.PHASE, {"of": name})
         if intent is not None:
             written = written.intending(intent)
         if written.points:
-            self.harness.perform(Advance(identity, fence, journal.encode(written)))
+            self.harness.perform(ops.Advance(identity, fence, journal.encode(written)))
         return identity
 
     def unknown(self, *points: str, probe_after: Micros | None = 0, **how: Any) -> Identity:
         identity = self.held(*points, **how)
-        op = Suspend(identity, self.fences[identity], "TimeoutError", probe_after)
+        op = ops.Suspend(identity, self.fences[identity], "TimeoutError", probe_after)
         self.harness.perform(op)
         assert self.state(identity) is State.UNKNOWN
         return identity
@@ -110,17 +100,17 @@ class Scene:
     def completed(self, body: bytes = b"made", status: int = 201, **how: Any) -> Identity:
         identity = self.held(**how)
         kept = encode(Snapshot(status, (), body, len(body)))
-        self.harness.perform(Complete(identity, self.fences[identity], kept, HOUR, HOUR))
+        self.harness.perform(ops.Complete(identity, self.fences[identity], kept, HOUR, HOUR))
         return identity
 
     def released(self, **how: Any) -> Identity:
         identity = self.held(**how)
-        self.harness.perform(Release(identity, self.fences[identity], HOUR, "NotExecuted"))
+        self.harness.perform(ops.Release(identity, self.fences[identity], HOUR, "NotExecuted"))
         return identity
 
-    def recalled(self, identity: Identity) -> Recalled:
-        found = self.harness.perform(Recall(identity))
-        assert isinstance(found, Recalled), found
+    def recalled(self, identity: Identity) -> ops.Recalled:
+        found = self.harness.perform(ops.Recall(identity))
+        assert isinstance(found, ops.Recalled), found
         return found
 
     def case(self, identity: Identity) -> Case:

@@ -15,9 +15,7 @@ from fastapi import Depends, FastAPI
 
 from semel.cli.commands import semel
 from semel.cli.doctor import ENOUGH, checkup
-from semel.core.operations.maintenance import Lead
-from semel.core.operations.outbox import Enqueue, MarkFailed, TakeEffects
-from semel.core.operations.requests import Accept, Agree, Claim, Complete
+from semel.core import operations as ops
 from semel.core.policy import Policy, accepted, ietf
 from semel.core.records import Identity, OnLapse, Origin
 from semel.core.stored.snapshot import Snapshot, encode
@@ -76,7 +74,7 @@ class TestMaintenance:
     def test_a_leader_that_comes_round_is_only_behind(self, scene: Scene) -> None:
         scene.completed()
         scene.travel(3 * HOUR)
-        scene.harness.perform(Lead(LEADER, fresh_fence(), 3 * MINUTE))
+        scene.harness.perform(ops.Lead(LEADER, fresh_fence(), 3 * MINUTE))
         severity, text = one(scene.guard)
         assert severity == "warning"
         assert "is behind" in text
@@ -102,9 +100,9 @@ class TestWorkers:
         identity, origin = Identity(bytes(31) + b"\x07"), Origin("", "POST", "/jobs", KEY)
         patience = HOUR
         terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
-        scene.harness.perform(Agree(terms))
+        scene.harness.perform(ops.Agree(terms))
         told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"stored", patience)
-        scene.harness.perform(Accept(*told, terms=terms.id))
+        scene.harness.perform(ops.Accept(*told, terms=terms.id))
         assert found(scene.guard) == []
         scene.travel(6 * MINUTE)
         severity, text = one(scene.guard)
@@ -127,16 +125,16 @@ class TestWorkers:
         if not scene.guard.backend.capabilities.outbox:
             assert found(scene.guard) == []
             return
-        scene.harness.perform(Enqueue("a", None, "mail", b""))
-        scene.harness.perform(Enqueue("later", None, "mail", b"", None, HOUR))
+        scene.harness.perform(ops.Enqueue("a", None, "mail", b""))
+        scene.harness.perform(ops.Enqueue("later", None, "mail", b"", None, HOUR))
         assert found(scene.guard) == []
         scene.travel(6 * MINUTE)
         severity, text = one(scene.guard)
         assert (severity, "1 effects (mail) are due" in text) == ("error", True)
         fence = fresh_fence()
-        scene.harness.perform(TakeEffects(fence, ("mail",), 1, MINUTE))
+        scene.harness.perform(ops.TakeEffects(fence, ("mail",), 1, MINUTE))
         assert found(scene.guard) == []
-        scene.harness.perform(MarkFailed("a", fence, "refused", None))
+        scene.harness.perform(ops.MarkFailed("a", fence, "refused", None))
         severity, text = one(scene.guard)
         assert (severity, "1 dead letters" in text) == ("warning", True)
 
@@ -187,7 +185,7 @@ class TestEncryption:
         identity = scene.held()
         fence = scene.fences[identity]
         kept = encode(Snapshot(200, (), b"", 0))
-        whole.backend.blocking().perform(Complete(identity, fence, kept, DAY, DAY))
+        whole.backend.blocking().perform(ops.Complete(identity, fence, kept, DAY, DAY))
         assert found(whole) == []
         partial = Encryption({"b": keys["b"]}, "b")
         severity, text = one(Guard(backend, tenant=None, encryption=partial))
@@ -209,7 +207,7 @@ class TestRuns:
         scene.travel(took)
         kept = encode(Snapshot(200, (), b"", 0))
         for identity, fence in held:
-            scene.harness.perform(Complete(identity, fence, kept, DAY, DAY))
+            scene.harness.perform(ops.Complete(identity, fence, kept, DAY, DAY))
 
     def test_near_max_run(self, scene: Scene) -> None:
         policy = ietf(lease=timedelta(seconds=30), max_run=timedelta(seconds=50))
@@ -251,11 +249,11 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
 def test_an_error_is_exit_code_1_and_a_warning_is_not(tmp_path: Path) -> None:
     backend = open_backend(f"sqlite:///{tmp_path}/semel.db")
     origin = Origin("", "POST", "/payments", KEY)
-    claim = Claim(Identity(bytes(32)), fresh_fence(), "v1.raw.sha256.x", b"", origin, 1)
+    claim = ops.Claim(Identity(bytes(32)), fresh_fence(), "v1.raw.sha256.x", b"", origin, 1)
     backend.blocking().perform(claim)
     code, told = doctor(backend.url)
     assert (code, told["fit"], told["findings"]) == (0, True, [])
-    effect = Enqueue("key", None, "mail", b"", None, -HOUR)
+    effect = ops.Enqueue("key", None, "mail", b"", None, -HOUR)
     backend.blocking().perform(effect)
     code, told = doctor(backend.url)
     assert (code, told["fit"]) == (1, False)

@@ -10,39 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.outcome import KeepFailed
 from semel.core.flow import Interrupted, run
-from semel.core.operations.acts import Act
-from semel.core.operations.handler import (
-    Abandoned,
-    Await,
-    Drained,
-    HandlerOutcome,
-    Pursue,
-    Raised,
-    Streaming,
-    Unwoken,
-    Woken,
-)
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    Evict,
-    FlowOperation,
-    Lapse,
-    Open,
-    Read,
-    Release,
-    Renew,
-    Retake,
-    SettleAbsent,
-    SettleHappened,
-    Suspend,
-    Take,
-)
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.records import Fence, OnLapse, Response
 from semel.core.request.fingerprint import FingerprintRule
@@ -100,7 +71,7 @@ def test_replay_and_mismatch_cost_one_round_trip_and_never_run(
     world.asked.clear()
     answer = world.serve(call(again))
     assert answer.outcome is outcome
-    assert [type(op) for op in world.asked] == [Claim]
+    assert [type(op) for op in world.asked] == [ops.Claim]
     assert world.record(call()) == before
 
 
@@ -120,13 +91,13 @@ def test_a_key_met_before_is_read_first_and_replayed_in_one_round_trip(world: Wo
     world.serve(call())
     world.asked.clear()
     assert world.serve(call(seen_before=True)).outcome is Outcome.REPLAYED
-    assert [type(op) for op in world.asked] == [Read]
+    assert [type(op) for op in world.asked] == [ops.Read]
 
 
 def test_a_key_that_only_seemed_familiar_is_claimed_after_all(world: World) -> None:
     world.outcomes.append(answered())
     assert world.serve(call(seen_before=True)).outcome is Outcome.EXECUTED
-    assert [type(op) for op in world.asked] == [Read, Claim, Invoke, Complete]
+    assert [type(op) for op in world.asked] == [ops.Read, ops.Claim, Invoke, ops.Complete]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +122,7 @@ BOOM = RuntimeError("boom")
 PAYMENTS = payments(probe=None)
 KEPT, RELEASED, DOUBTED = "completed", "failed_retryable", "unknown"
 
-TABLE: list[tuple[HandlerOutcome, str, str, str]] = [
+TABLE: list[tuple[ops.HandlerOutcome, str, str, str]] = [
     # outcome, then the state under ietf, stripe, payments
     (answered(200), KEPT, KEPT, KEPT),
     (answered(302), KEPT, KEPT, KEPT),
@@ -160,12 +131,12 @@ TABLE: list[tuple[HandlerOutcome, str, str, str]] = [
     *((answered(s), RELEASED, RELEASED, RELEASED) for s in (401, 403, 407, 408, 425, 429)),
     (answered(500), RELEASED, KEPT, DOUBTED),
     (answered(503), RELEASED, KEPT, DOUBTED),
-    (Raised(NotExecuted()), RELEASED, RELEASED, RELEASED),
-    (Raised(OutcomeUnknown()), DOUBTED, KEPT, DOUBTED),
-    (Raised(TimeoutError()), DOUBTED, KEPT, DOUBTED),
-    (Raised(ConnectionResetError()), DOUBTED, KEPT, DOUBTED),
-    (Abandoned(KeyboardInterrupt()), DOUBTED, KEPT, DOUBTED),
-    (Raised(BOOM), RELEASED, KEPT, DOUBTED),
+    (ops.Raised(NotExecuted()), RELEASED, RELEASED, RELEASED),
+    (ops.Raised(OutcomeUnknown()), DOUBTED, KEPT, DOUBTED),
+    (ops.Raised(TimeoutError()), DOUBTED, KEPT, DOUBTED),
+    (ops.Raised(ConnectionResetError()), DOUBTED, KEPT, DOUBTED),
+    (ops.Abandoned(KeyboardInterrupt()), DOUBTED, KEPT, DOUBTED),
+    (ops.Raised(BOOM), RELEASED, KEPT, DOUBTED),
 ]
 ROWS = [
     (outcome, policy, state)
@@ -176,19 +147,19 @@ ROWS = [
 
 @pytest.mark.parametrize(("outcome", "policy", "state"), ROWS)
 def test_each_outcome_leaves_the_state_its_policy_promises(
-    world: World, outcome: HandlerOutcome, policy: Policy, state: str
+    world: World, outcome: ops.HandlerOutcome, policy: Policy, state: str
 ) -> None:
     first = call(policy=policy)
     world.outcomes.append(outcome)
     answer = world.serve(first)
     assert world.state(first) == state
     assert answer.response is not None
-    assert answer.reraise is isinstance(outcome, Raised | Abandoned)
+    assert answer.reraise is isinstance(outcome, ops.Raised | ops.Abandoned)
 
 
 @pytest.mark.parametrize(("outcome", "policy", "state"), ROWS)
 def test_what_a_retry_meets_follows_from_the_state(
-    world: World, outcome: HandlerOutcome, policy: Policy, state: str
+    world: World, outcome: ops.HandlerOutcome, policy: Policy, state: str
 ) -> None:
     world.outcomes.extend([outcome, answered(200, b"second run")])
     first = world.serve(call(policy=policy))
@@ -235,7 +206,7 @@ def test_a_keep_function_that_fails_leaves_the_outcome_unknown(world: World) -> 
     def keep(response: Response) -> bool:
         raise ZeroDivisionError
 
-    for outcome in (answered(), Streaming(200, ())):
+    for outcome in (answered(), ops.Streaming(200, ())):
         world.outcomes.append(outcome)
         first = call(policy=ietf(keep=keep), key=os.urandom(16).hex().encode())
         answer = world.serve(first)
@@ -253,7 +224,7 @@ def test_an_unknown_outcome_is_retryable_only_when_somebody_can_be_asked(
     world: World, probe: Any, retryable: bool, retry_after: bytes | None
 ) -> None:
     policy = payments(probe=probe)
-    world.outcomes.append(Raised(TimeoutError()))
+    world.outcomes.append(ops.Raised(TimeoutError()))
     world.serve(call(policy=policy))
     answer = world.serve(call(policy=policy))
     assert answer.response is not None
@@ -330,7 +301,7 @@ def test_under_stripe_an_expired_key_starts_anew(world: World) -> None:
 
 
 def test_an_unknown_record_never_becomes_free_by_time(world: World) -> None:
-    world.outcomes.append(Raised(OutcomeUnknown()))
+    world.outcomes.append(ops.Raised(OutcomeUnknown()))
     world.serve(call())
     world.now += 10 * 365 * 24 * 3600 * SECOND
     assert code(world.serve(call())) == "outcome-unknown"
@@ -362,7 +333,7 @@ def test_an_old_uuid7_never_beats_a_live_record(world: World) -> None:
 
 
 def test_a_store_that_is_down_fails_closed_before_any_effect(world: World) -> None:
-    world.faults[Claim] = deque(["refused"])
+    world.faults[ops.Claim] = deque(["refused"])
     answer = world.serve(call())
     assert code(answer) == "store-unavailable"
     assert header(answer, b"retry-after") == b"1"
@@ -374,12 +345,12 @@ def test_a_store_that_is_down_fails_closed_before_any_effect(world: World) -> No
 def test_a_claim_whose_answer_never_came_does_not_run_and_is_taken_back(
     world: World, fault: str
 ) -> None:
-    world.faults[Claim] = deque([fault])
+    world.faults[ops.Claim] = deque([fault])
     first = call()
     assert code(world.serve(first)) == "store-unavailable"
     assert world.count(Invoke) == 0
     (retraction,) = world.pursued
-    assert isinstance(retraction, Release)
+    assert isinstance(retraction, ops.Release)
     assert retraction.fence == first.fence
     world.store.perform(retraction)
     world.outcomes.append(answered())
@@ -390,12 +361,12 @@ def test_a_retake_whose_answer_never_came_is_taken_back(world: World) -> None:
     world.outcomes.append(answered(500))
     first = call()
     world.serve(first)
-    world.faults[Retake] = deque(["ambiguous"])
+    world.faults[ops.Retake] = deque(["ambiguous"])
     assert code(world.serve(call())) == "store-unavailable"
     (retraction,) = world.pursued
-    assert isinstance(retraction, Release)
-    assert isinstance(world.store.perform(retraction), Applied)
-    (pursued,) = [op for op in world.asked if isinstance(op, Pursue)]
+    assert isinstance(retraction, ops.Release)
+    assert isinstance(world.store.perform(retraction), ops.Applied)
+    (pursued,) = [op for op in world.asked if isinstance(op, ops.Pursue)]
     assert pursued.seen == first.fence
 
 
@@ -407,48 +378,50 @@ def test_a_deferred_request_that_is_asked_for_again_is_put_back_in_the_end(
     asked = varied(call(policy=accepted(mode="deferred", required=True)), stored=b"stored")
     world.serve(asked)
     store, fence = world.store, Fence(b"\xdd" * 16)
-    store.perform(Take(asked.identity, asked.fence, fence, SECOND))
-    store.perform(Suspend(asked.identity, fence))
+    store.perform(ops.Take(asked.identity, asked.fence, fence, SECOND))
+    store.perform(ops.Suspend(asked.identity, fence))
     store.perform(
-        SettleAbsent(asked.identity, fence, Fence(b"\xee" * 16), SECOND, Act("ann", "voided"))
+        ops.SettleAbsent(
+            asked.identity, fence, Fence(b"\xee" * 16), SECOND, ops.Act("ann", "voided")
+        )
     )
-    world.faults[Release] = deque([fault])
+    world.faults[ops.Release] = deque([fault])
     again = varied(call(policy=asked.policy), stored=b"stored")
     assert code(world.serve(again)) == "store-unavailable"
     (write,) = world.pursued
-    assert isinstance(store.perform(write), Applied)
+    assert isinstance(store.perform(write), ops.Applied)
     assert world.state(asked) == "pending"
 
 
 @pytest.mark.parametrize("fault", ["lost", "ambiguous"])
 def test_a_completion_is_asked_again_until_it_is_durable(world: World, fault: str) -> None:
-    world.faults[Complete] = deque([fault, fault])
+    world.faults[ops.Complete] = deque([fault, fault])
     world.outcomes.append(answered())
     answer = world.serve(call())
     assert answer.outcome is Outcome.EXECUTED
-    assert world.count(Complete) == 3
+    assert world.count(ops.Complete) == 3
     assert world.state(call()) == "completed"
 
 
 def test_a_success_is_never_sent_before_it_is_durable(world: World) -> None:
-    world.faults[Complete] = deque(["lost"] * 10)
+    world.faults[ops.Complete] = deque(["lost"] * 10)
     world.outcomes.append(answered())
     answer = world.serve(call())
     assert code(answer) == "completion-not-durable"
     assert answer.response is not None
     assert answer.response.status == 503
     (write,) = world.pursued
-    assert isinstance(write, Complete)
+    assert isinstance(write, ops.Complete)
     world.faults.clear()
     world.store.perform(write)
     assert world.serve(call()).outcome is Outcome.REPLAYED
 
 
 @pytest.mark.parametrize(
-    ("outcome", "kind"), [(answered(500), Release), (Raised(TimeoutError()), Suspend)]
+    ("outcome", "kind"), [(answered(500), ops.Release), (ops.Raised(TimeoutError()), ops.Suspend)]
 )
 def test_a_concession_that_cannot_be_written_is_pursued(
-    world: World, outcome: HandlerOutcome, kind: type
+    world: World, outcome: ops.HandlerOutcome, kind: type
 ) -> None:
     world.faults[kind] = deque(["lost"])
     world.outcomes.append(outcome)
@@ -459,7 +432,7 @@ def test_a_concession_that_cannot_be_written_is_pursued(
 def test_a_damaged_snapshot_fails_closed(world: World) -> None:
     first = call()
     world.perform(_claim_of(first))
-    world.store.perform(Complete(first.identity, first.fence, b"garbage", SECOND, SECOND))
+    world.store.perform(ops.Complete(first.identity, first.fence, b"garbage", SECOND, SECOND))
     answer = world.serve(call())
     assert code(answer) == "store-unavailable"
     assert world.count(Invoke) == 0
@@ -470,15 +443,17 @@ def test_a_damaged_snapshot_fails_closed(world: World) -> None:
 
 def _lapse_and_settle(world: World, holder: Any, happened: bool) -> None:
     world.now += 61 * SECOND
-    world.store.perform(Lapse(holder.identity, holder.fence, SECOND))
+    world.store.perform(ops.Lapse(holder.identity, holder.fence, SECOND))
     if happened:
         kept = snapshot.encode(snapshot.Snapshot(200, (), b"settled"))
-        settle: Any = SettleHappened(
-            holder.identity, holder.fence, NEW, kept, 99 * SECOND, SECOND, Act("ann", "ledger")
+        settle: Any = ops.SettleHappened(
+            holder.identity, holder.fence, NEW, kept, 99 * SECOND, SECOND, ops.Act("ann", "ledger")
         )
     else:
-        settle = SettleAbsent(holder.identity, holder.fence, NEW, 99 * SECOND, Act("ann", "ledger"))
-    assert isinstance(world.store.perform(settle), Applied)
+        settle = ops.SettleAbsent(
+            holder.identity, holder.fence, NEW, 99 * SECOND, ops.Act("ann", "ledger")
+        )
+    assert isinstance(world.store.perform(settle), ops.Applied)
 
 
 def test_a_late_holder_completes_an_unknown_record_that_nobody_settled(world: World) -> None:
@@ -486,7 +461,7 @@ def test_a_late_holder_completes_an_unknown_record_that_nobody_settled(world: Wo
 
     def lapse() -> None:
         world.now += 61 * SECOND
-        world.store.perform(Lapse(first.identity, first.fence, SECOND))
+        world.store.perform(ops.Lapse(first.identity, first.fence, SECOND))
 
     world.during_handler = lapse
     world.outcomes.append(answered())
@@ -504,9 +479,9 @@ def test_a_zombie_answers_from_the_record_that_was_settled(world: World) -> None
     assert answer.response.body == b"settled"
 
 
-@pytest.mark.parametrize("outcome", [answered(), answered(500), Raised(TimeoutError())])
+@pytest.mark.parametrize("outcome", [answered(), answered(500), ops.Raised(TimeoutError())])
 def test_a_zombie_whose_record_was_freed_tells_nobody_to_retry(
-    world: World, outcome: HandlerOutcome
+    world: World, outcome: ops.HandlerOutcome
 ) -> None:
     first = call()
     world.during_handler = lambda: _lapse_and_settle(world, first, happened=False)
@@ -522,7 +497,7 @@ def test_a_zombie_whose_record_was_evicted_does_not_bring_it_back(world: World) 
 
     def evict() -> None:
         _lapse_and_settle(world, first, happened=True)
-        world.store.perform(Evict(first.identity, NEW, Act("ann", "test")))
+        world.store.perform(ops.Evict(first.identity, NEW, ops.Act("ann", "test")))
 
     world.during_handler = evict
     world.outcomes.append(answered())
@@ -534,7 +509,9 @@ def test_a_stale_holder_cannot_renew(world: World) -> None:
     first = call()
     world.perform(_claim_of(first))
     _lapse_and_settle(world, first, happened=False)
-    assert not isinstance(world.store.perform(Renew(first.identity, first.fence, SECOND)), Applied)
+    assert not isinstance(
+        world.store.perform(ops.Renew(first.identity, first.fence, SECOND)), ops.Applied
+    )
 
 
 # ── waiting ───────────────────────────────────────────────────────────────────────────────────────
@@ -542,8 +519,8 @@ def test_a_stale_holder_cannot_renew(world: World) -> None:
 PATIENT = ietf(in_flight="wait", wait=timedelta(seconds=5))
 
 
-def _claim_of(holder: Any) -> Claim:
-    return Claim(
+def _claim_of(holder: Any) -> ops.Claim:
+    return ops.Claim(
         identity=holder.identity,
         fence=holder.fence,
         fingerprint=holder.prints.fingerprint.text,
@@ -556,33 +533,33 @@ def _claim_of(holder: Any) -> Claim:
 
 def _busy(world: World) -> Any:
     leader = call(policy=PATIENT)
-    assert isinstance(world.perform(_claim_of(leader)), Claimed)
+    assert isinstance(world.perform(_claim_of(leader)), ops.Claimed)
     return leader
 
 
-def _woken(world: World, leader: Any, elected: bool = False) -> Woken:
+def _woken(world: World, leader: Any, elected: bool = False) -> ops.Woken:
     record = world.record(leader)
     assert record is not None
-    return Woken(record, world.now, elected)
+    return ops.Woken(record, world.now, elected)
 
 
 def test_a_waiter_gets_the_leaders_answer(world: World) -> None:
     leader = _busy(world)
     kept = snapshot.encode(snapshot.Snapshot(200, (), b"leader"))
-    seen = Complete(leader.identity, leader.fence, kept, 99 * SECOND, SECOND)
+    seen = ops.Complete(leader.identity, leader.fence, kept, 99 * SECOND, SECOND)
     world.store.perform(seen)
     completed = _woken(world, leader)
-    world.store.perform(Evict(leader.identity, leader.fence, Act("ann", "test")))
+    world.store.perform(ops.Evict(leader.identity, leader.fence, ops.Act("ann", "test")))
     _busy(world)
     world.wakes.append(completed)
     answer = world.serve(call(policy=PATIENT))
     assert answer.outcome is Outcome.REPLAYED
-    assert world.count(Await) == 1
+    assert world.count(ops.Await) == 1
 
 
 def test_a_waiter_whose_time_is_up_is_told_to_come_back(world: World) -> None:
     _busy(world)
-    world.wakes.append(Unwoken())
+    world.wakes.append(ops.Unwoken())
     assert code(world.serve(call(policy=PATIENT))) == "in-flight"
 
 
@@ -591,9 +568,9 @@ def test_of_all_who_waited_only_the_elected_one_runs_after_a_failure(
     world: World, elected: bool
 ) -> None:
     leader = _busy(world)
-    failed = Release(leader.identity, leader.fence, 99 * SECOND)
+    failed = ops.Release(leader.identity, leader.fence, 99 * SECOND)
 
-    def fail_then_wake() -> Woken:
+    def fail_then_wake() -> ops.Woken:
         world.store.perform(failed)
         return _woken(world, leader, elected)
 
@@ -609,7 +586,7 @@ def test_of_all_who_waited_only_the_elected_one_runs_after_a_failure(
 def test_a_lapse_wakes_waiters_with_the_unknown_answer(world: World, elected: bool) -> None:
     leader = _busy(world)
 
-    def lapse_then_wake() -> Woken:
+    def lapse_then_wake() -> ops.Woken:
         world.now += 61 * SECOND
         return _woken(world, leader, elected)
 
@@ -620,9 +597,9 @@ def test_who_waited_for_an_operation_is_not_told_that_it_is_lost(world: World) -
     """It has lapsed, and the elected one goes on with it."""
     policy = ietf(in_flight="wait", wait=timedelta(seconds=5), mode="resumable")
     leader = call(policy=policy)
-    assert isinstance(world.perform(_claim_of(leader)), Claimed)
+    assert isinstance(world.perform(_claim_of(leader)), ops.Claimed)
 
-    def lapse_then_wake() -> Woken:
+    def lapse_then_wake() -> ops.Woken:
         world.now += 61 * SECOND
         return _woken(world, leader)
 
@@ -634,22 +611,22 @@ def test_who_waited_for_an_operation_is_not_told_that_it_is_lost(world: World) -
 def test_who_waited_once_and_finds_the_next_holder_does_not_wait_again(world: World) -> None:
     leader = _busy(world)
 
-    def taken_over() -> Woken:
-        world.store.perform(Release(leader.identity, leader.fence, 99 * SECOND))
-        next_one = Retake(leader.identity, leader.fence, NEW, 99 * SECOND)
-        assert isinstance(world.store.perform(next_one), Applied)
+    def taken_over() -> ops.Woken:
+        world.store.perform(ops.Release(leader.identity, leader.fence, 99 * SECOND))
+        next_one = ops.Retake(leader.identity, leader.fence, NEW, 99 * SECOND)
+        assert isinstance(world.store.perform(next_one), ops.Applied)
         return _woken(world, leader)
 
     assert code(_serve_waiting(world, taken_over)) == "in-flight"
-    assert world.count(Await) == 1
+    assert world.count(ops.Await) == 1
 
 
 def _serve_waiting(world: World, wake: Any, policy: Policy = PATIENT) -> Answer:
     world.outcomes.append(answered())
     waiter = call(policy=policy)
 
-    def perform(op: FlowOperation[R]) -> R:
-        if isinstance(op, Await):
+    def perform(op: ops.FlowOperation[R]) -> R:
+        if isinstance(op, ops.Await):
             world.wakes.append(wake())
         return world.perform(op)
 
@@ -664,7 +641,7 @@ def test_a_caller_that_leaves_during_its_claim_runs_nothing(world: World) -> Non
     flow = exchange(first)
     next(flow)
     retraction = flow.throw(Interrupted())
-    assert isinstance(retraction, Pursue)
+    assert isinstance(retraction, ops.Pursue)
     with pytest.raises(StopIteration) as done:
         flow.send(None)
     assert done.value.value.outcome is Outcome.INTERRUPTED
@@ -674,14 +651,14 @@ def test_a_caller_that_leaves_during_its_claim_runs_nothing(world: World) -> Non
 # ── streams and receipts ──────────────────────────────────────────────────────────────────────────
 
 STREAM = ietf(response="stream")
-HEAD = Streaming(200, ((b"content-type", b"text/plain"),))
+HEAD = ops.Streaming(200, ((b"content-type", b"text/plain"),))
 
 
 def test_a_stream_is_opened_before_its_first_byte_and_closed_at_its_end(world: World) -> None:
     world.outcomes.append(HEAD)
     answer = world.serve(call(policy=STREAM))
     assert answer.response is None
-    assert [type(op) for op in world.asked] == [Claim, Invoke, Open, Drain, Complete]
+    assert [type(op) for op in world.asked] == [ops.Claim, Invoke, ops.Open, Drain, ops.Complete]
     again = world.serve(call(policy=STREAM))
     assert code(again) == "body-not-kept"
     assert again.response is not None
@@ -690,7 +667,7 @@ def test_a_stream_is_opened_before_its_first_byte_and_closed_at_its_end(world: W
 
 def test_a_stream_that_breaks_off_is_remembered_as_such(world: World) -> None:
     world.outcomes.append(HEAD)
-    world.drained = Drained(1, b"", whole=False, error=BOOM)
+    world.drained = ops.Drained(1, b"", whole=False, error=BOOM)
     answer = world.serve(call(policy=STREAM))
     assert answer.error is BOOM
     assert answer.reraise
@@ -701,7 +678,7 @@ def test_a_stream_that_breaks_off_is_remembered_as_such(world: World) -> None:
 
 
 def test_nothing_of_a_stream_is_sent_when_it_cannot_be_opened(world: World) -> None:
-    world.faults[Open] = deque(["lost"] * 10)
+    world.faults[ops.Open] = deque(["lost"] * 10)
     world.outcomes.append(HEAD)
     answer = world.serve(call(policy=STREAM))
     assert code(answer) == "completion-not-durable"
@@ -710,17 +687,17 @@ def test_nothing_of_a_stream_is_sent_when_it_cannot_be_opened(world: World) -> N
 
 
 def test_a_stream_whose_end_is_not_on_record_is_not_called_executed(world: World) -> None:
-    world.faults[Complete] = deque(["lost"] * 10)
+    world.faults[ops.Complete] = deque(["lost"] * 10)
     world.outcomes.append(HEAD)
     assert world.serve(call(policy=STREAM)).outcome is Outcome.NOT_DURABLE
-    assert [type(op) for op in world.pursued] == [Complete]
+    assert [type(op) for op in world.pursued] == [ops.Complete]
 
 
 def test_an_open_receipt_whose_lease_lapses_becomes_unknown(world: World) -> None:
     dead = call(policy=STREAM)
     world.perform(_claim_of(dead))
     receipt = snapshot.encode(snapshot.Snapshot(200, (), None, open=True))
-    world.store.perform(Open(dead.identity, dead.fence, receipt))
+    world.store.perform(ops.Open(dead.identity, dead.fence, receipt))
     world.now += 61 * SECOND
     assert code(world.serve(call(policy=STREAM))) == "outcome-unknown"
 
@@ -735,9 +712,9 @@ def test_an_answer_past_the_limit_is_kept_as_a_receipt(world: World) -> None:
 
 
 def test_a_failed_stream_releases_the_key_after_it_has_ended(world: World) -> None:
-    world.outcomes.append(Streaming(500, ()))
+    world.outcomes.append(ops.Streaming(500, ()))
     world.serve(call(policy=STREAM))
-    assert [type(op) for op in world.asked] == [Claim, Invoke, Drain, Release]
+    assert [type(op) for op in world.asked] == [ops.Claim, Invoke, Drain, ops.Release]
 
 
 # ── previous settings, other tenants ──────────────────────────────────────────────────────────────
@@ -749,7 +726,7 @@ def test_a_key_alive_under_the_previous_settings_is_found(world: World) -> None:
     world.serve(call(policy=old))
     answer = world.serve(call(policy=new))
     assert answer.outcome is Outcome.REPLAYED
-    assert world.count(Read) == 1
+    assert world.count(ops.Read) == 1
 
 
 def test_a_new_key_takes_the_new_settings(world: World) -> None:

@@ -7,22 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from semel.core import operations as ops
 from semel.core.exchange.admit import add_body, admit
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.exchange import Exchange
 from semel.core.flow import run
-from semel.core.operations.handler import (
-    Await,
-    Drained,
-    HandlerOutcome,
-    Pause,
-    Pursue,
-    Render,
-    Returned,
-    Unwoken,
-    Woken,
-)
-from semel.core.operations.requests import FlowOperation, Read, StoreOperation, Written
 from semel.core.policy import Policy, RoutePlan, ietf
 from semel.core.records import Fence, Headers, HeaderView, Record, Request, Response
 from semel.errors import StoreUnavailable
@@ -40,25 +29,25 @@ class World:
     """Performs what a flow asks and remembers what was asked."""
 
     now: int = 1_700_000_000 * SECOND
-    outcomes: deque[HandlerOutcome] = field(default_factory=deque)
-    asked: list[FlowOperation[Any]] = field(default_factory=list)
-    pursued: list[StoreOperation[Written]] = field(default_factory=list)
+    outcomes: deque[ops.HandlerOutcome] = field(default_factory=deque)
+    asked: list[ops.FlowOperation[Any]] = field(default_factory=list)
+    pursued: list[ops.StoreOperation[ops.Written]] = field(default_factory=list)
     faults: dict[type, deque[str]] = field(default_factory=lambda: defaultdict(deque))
     during_handler: Callable[[], object] = lambda: None
-    wakes: deque[Woken | Unwoken] = field(default_factory=deque)
+    wakes: deque[ops.Woken | ops.Unwoken] = field(default_factory=deque)
     pauses_allowed: int = 3
-    drained: Drained = field(default_factory=lambda: Drained(3, b"d" * 32, whole=True))
+    drained: ops.Drained = field(default_factory=lambda: ops.Drained(3, b"d" * 32, whole=True))
 
     def __post_init__(self) -> None:
         self.backend = MemoryBackend(clock=lambda: self.now)
         self.store = self.backend.blocking()
 
-    def perform(self, op: FlowOperation[R]) -> R:
+    def perform(self, op: ops.FlowOperation[R]) -> R:
         self.asked.append(op)
-        reply: R = self._stored(op) if isinstance(op, StoreOperation) else self._attended(op)
+        reply: R = self._stored(op) if isinstance(op, ops.StoreOperation) else self._attended(op)
         return reply
 
-    def _stored(self, op: StoreOperation[Any]) -> Any:
+    def _stored(self, op: ops.StoreOperation[Any]) -> Any:
         """Faults: "refused" (surely not applied), "lost" (not applied), "ambiguous" (applied)."""
         fault = self.faults[type(op)].popleft() if self.faults[type(op)] else ""
         if fault in ("lost", "refused"):
@@ -68,7 +57,7 @@ class World:
             raise StoreUnavailable("answer lost", applied=None)
         return reply
 
-    def _attended(self, op: FlowOperation[Any]) -> Any:
+    def _attended(self, op: ops.FlowOperation[Any]) -> Any:
         match op:
             case Invoke():
                 self.during_handler()
@@ -77,13 +66,13 @@ class World:
                 return self.drained
             case Discard():
                 return None
-            case Await():
+            case ops.Await():
                 return self.wakes.popleft()
-            case Pause(attempt=attempt):
+            case ops.Pause(attempt=attempt):
                 return attempt < self.pauses_allowed
-            case Pursue(write):
+            case ops.Pursue(write):
                 return self.pursued.append(write)
-            case Render():
+            case ops.Render():
                 raise ValueError("no state to show")
             case _:
                 raise AssertionError(op)
@@ -92,7 +81,7 @@ class World:
         return run(exchange(call), self.perform)
 
     def record(self, call: Exchange) -> Record | None:
-        reply = self.store.perform(Read(call.identity))
+        reply = self.store.perform(ops.Read(call.identity))
         return getattr(reply, "record", None)
 
     def state(self, call: Exchange) -> str | None:
@@ -104,7 +93,7 @@ class World:
 
     def trips(self) -> int:
         """Round trips to the store."""
-        return sum(isinstance(op, StoreOperation) for op in self.asked)
+        return sum(isinstance(op, ops.StoreOperation) for op in self.asked)
 
 
 _fences = iter(range(1, 1_000_000))
@@ -145,5 +134,7 @@ def call(
     return made
 
 
-def answered(status: int = 201, body: bytes = b"made", *headers: tuple[bytes, bytes]) -> Returned:
-    return Returned(Response(status, headers, body))
+def answered(
+    status: int = 201, body: bytes = b"made", *headers: tuple[bytes, bytes]
+) -> ops.Returned:
+    return ops.Returned(Response(status, headers, body))

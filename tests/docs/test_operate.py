@@ -11,18 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from semel.core import operations as ops
 from semel.core.maintenance import ONE_WRITER, PACE
-from semel.core.operations.requests import (
-    Advance,
-    Agree,
-    Claim,
-    Claimed,
-    Found,
-    Read,
-    Recall,
-    Recalled,
-    Suspend,
-)
 from semel.core.policy import Policy
 from semel.core.records import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.recovery import journal
@@ -60,10 +50,10 @@ def test_a_role_without_rights_to_the_schema_can_claim(postgres_url: str) -> Non
         connection.execute(statements.encode())
     open_backend(postgres_url.replace("postgres@", "semel_owner@")).migrate()
     app = open_backend(postgres_url.replace("postgres@", "shop@"))
-    claim = Claim(
+    claim = ops.Claim(
         UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR, terms=TERMS.id
     )
-    assert isinstance(app.blocking().perform(claim), Claimed)
+    assert isinstance(app.blocking().perform(claim), ops.Claimed)
     app.close()
 
 
@@ -78,10 +68,10 @@ def test_a_user_without_rights_to_the_schema_can_claim_on_mariadb(mariadb: Maria
             open_backend(f"mysql://{user}@127.0.0.1:{mariadb.port}/shop") for user in users
         )
         owner.migrate()
-        claim = Claim(
+        claim = ops.Claim(
             UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR, terms=TERMS.id
         )
-        assert isinstance(app.blocking().perform(claim), Claimed)
+        assert isinstance(app.blocking().perform(claim), ops.Claimed)
         app.close()
     finally:
         for user in users:
@@ -107,21 +97,21 @@ def backend(url: str) -> Iterator[Backend]:
     store = opened.blocking()
     for name, identity in UNKNOWN.items():
         fence = Fence(name.encode().ljust(16))
-        store.perform(Agree(TERMS))
+        store.perform(ops.Agree(TERMS))
         on_lapse = OnLapse.RESUME if name == OPERATION else OnLapse.UNKNOWN
         given = (identity, fence, "v1.raw.sha256.x", b"", ORIGIN, HOUR, on_lapse)
-        store.perform(Claim(*given, terms=TERMS.id))
+        store.perform(ops.Claim(*given, terms=TERMS.id))
         if name == OPERATION:
             begun = journal.encode(journal.Journal().intending("charge"))
-            store.perform(Advance(identity, fence, begun))
-        store.perform(Suspend(identity, fence, "TimeoutError"))
+            store.perform(ops.Advance(identity, fence, begun))
+        store.perform(ops.Suspend(identity, fence, "TimeoutError"))
     yield opened
     opened.close()
 
 
 def record(backend: Backend, name: str) -> Record:
-    found = backend.blocking().perform(Read(UNKNOWN[name]))
-    assert isinstance(found, Found)
+    found = backend.blocking().perform(ops.Read(UNKNOWN[name]))
+    assert isinstance(found, ops.Found)
     return found.record
 
 
@@ -164,8 +154,8 @@ def test_the_page_on_unknown_outcomes_can_be_typed(
     assert settled.reason == "operator ann: happened (ch_0007): charge in the dashboard"
     assert record(backend, "4f").state is State.FAILED_RETRYABLE
     assert record(backend, "5a").state is State.EXPIRED
-    found = backend.blocking().perform(Recall(UNKNOWN[OPERATION]))
-    assert isinstance(found, Recalled)
+    found = backend.blocking().perform(ops.Recall(UNKNOWN[OPERATION]))
+    assert isinstance(found, ops.Recalled)
     assert journal.decode(found.case.journal).points[-1].result == "ch_0009"
 
 

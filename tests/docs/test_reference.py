@@ -38,7 +38,7 @@ from semel.core.request import forms
 from semel.core.request.canonical_json import MAX_DEPTH, MAX_VALUES
 from semel.core.request.comparison import MAX_NAMED
 from semel.core.request.fingerprint import MAX_FIELDS
-from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, MIN_KEY_LENGTH
+from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
 from semel.stores import open_backend
 from semel.stores.mysql import settings as mysql
 from semel.stores.postgres.settings import OWN
@@ -252,7 +252,7 @@ def test_the_limits_of_keys_are_the_ones_in_force() -> None:
     text = page("docs/reference/headers.md").text
     assert f"longer than {MAX_HEADER_BYTES} bytes" in text
     assert f"longer than {MAX_KEY_LENGTH} characters" in text
-    assert f"{MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} characters" in POLICIES.text
+    assert f"{STRONG_KEY_LENGTH} to {MAX_KEY_LENGTH} characters" in POLICIES.text
 
 
 def test_the_memory_for_bodies_is_the_one_in_force() -> None:

@@ -9,22 +9,9 @@ from typing import Any
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.operations.requests import (
-    Advance,
-    Applied,
-    Complete,
-    Lost,
-    Recall,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    SettleHappened,
-    StoreOperation,
-    Suspend,
-)
 from semel.core.policy import Policy, ietf
 from semel.core.records import Fence, Identity, OnLapse, Response, State
 from semel.core.recovery import journal
@@ -122,8 +109,8 @@ class TestAPlainHandler:
         came = settling(scene, identity, Absent(final=True))
         assert isinstance(came, Settled)
         assert came.state is State.FAILED_RETRYABLE
-        retake = Retake(identity, scene.case(identity).record.fence, fresh_fence(), MINUTE)
-        assert not isinstance(scene.harness.perform(retake), Lost)
+        retake = ops.Retake(identity, scene.case(identity).record.fence, fresh_fence(), MINUTE)
+        assert not isinstance(scene.harness.perform(retake), ops.Lost)
 
     @pytest.mark.parametrize("evidence", [Absent(), Absent(final=False), CannotTell("down")])
     def test_evidence_that_decides_nothing_changes_nothing(
@@ -200,8 +187,8 @@ class TestAnOperationWithPoints:
     ) -> None:
         identity = scene.held()
         written = journal.encode(journal.Journal().intending("charged"))
-        scene.harness.perform(Advance(identity, scene.fences[identity], written))
-        scene.harness.perform(Suspend(identity, scene.fences[identity], "x", 0))
+        scene.harness.perform(ops.Advance(identity, scene.fences[identity], written))
+        scene.harness.perform(ops.Suspend(identity, scene.fences[identity], "x", 0))
         assert isinstance(settling(scene, identity, Happened(ANSWER)), Settled)
         assert scene.state(identity) is State.COMPLETED
 
@@ -212,8 +199,8 @@ class TestAnOperationWithPoints:
 
     def test_a_damaged_journal_is_refused(self, quick: Scene) -> None:
         identity = quick.held(on_lapse=OnLapse.RESUME)
-        quick.harness.perform(Advance(identity, quick.fences[identity], b"rubbish"))
-        quick.harness.perform(Suspend(identity, quick.fences[identity], "x", 0))
+        quick.harness.perform(ops.Advance(identity, quick.fences[identity], b"rubbish"))
+        quick.harness.perform(ops.Suspend(identity, quick.fences[identity], "x", 0))
         with pytest.raises(StoreCorrupt):
             settling(quick, identity, Happened({"id": 1}))
         assert quick.state(identity) is State.UNKNOWN
@@ -279,14 +266,14 @@ def test_settling_burns_the_fence_of_the_one_who_held_it(scene: Scene) -> None:
     identity = scene.unknown()
     old = scene.fences[identity]
     settling(scene, identity, Absent(final=True))
-    late = Complete(identity, old, snapshot.encode(snapshot.Snapshot(200, (), b"")), HOUR, HOUR)
-    assert isinstance(scene.harness.perform(late), Lost)
+    late = ops.Complete(identity, old, snapshot.encode(snapshot.Snapshot(200, (), b"")), HOUR, HOUR)
+    assert isinstance(scene.harness.perform(late), ops.Lost)
 
 
 def test_an_answer_lost_on_the_wire_is_asked_for_again_and_is_still_ours(quick: Scene) -> None:
     identity = quick.unknown()
     found = quick.recalled(identity)
-    asked: list[StoreOperation[Any]] = []
+    asked: list[ops.StoreOperation[Any]] = []
 
     def perform(op: Any) -> Any:
         reply = quick.harness.perform(op)
@@ -314,7 +301,7 @@ def test_without_the_fence_that_was_seen_nothing_is_settled(
     found = scene.recalled(identity)
 
     def tampering(op: Any) -> Any:
-        if isinstance(op, SettleHappened | SettleAbsent | SettleCall):
+        if isinstance(op, ops.SettleHappened | ops.SettleAbsent | ops.SettleCall):
             op = replace(op, seen=fresh_fence())
         return scene.harness.perform(op)
 
@@ -371,7 +358,9 @@ class TestACallThatWasSettledWrongly:
 
     def resumed(self, scene: Scene, identity: Identity) -> Fence:
         fence, seen = fresh_fence(), scene.case(identity).record.fence
-        assert isinstance(scene.harness.perform(Resume(identity, seen, fence, MINUTE)), Applied)
+        assert isinstance(
+            scene.harness.perform(ops.Resume(identity, seen, fence, MINUTE)), ops.Applied
+        )
         return fence
 
     def test_is_settled_anew(self, scene: Scene) -> None:
@@ -396,13 +385,13 @@ class TestACallThatWasSettledWrongly:
         fence = self.resumed(scene, identity)
         assert isinstance(putting_right(scene, identity, Happened("right")), Settled)
         intended = journal.decode(scene.case(identity).journal).intending("refunded")
-        op = Advance(identity, fence, journal.encode(intended))
-        assert isinstance(scene.harness.perform(op), Lost)
+        op = ops.Advance(identity, fence, journal.encode(intended))
+        assert isinstance(scene.harness.perform(op), ops.Lost)
         assert results(scene, identity) == [{"of": "made"}, "right"]
 
     def test_also_of_a_dead_letter(self, quick: Scene) -> None:
         identity = self.settled(quick)
-        quick.harness.perform(Suspend(identity, self.resumed(quick, identity), "given up"))
+        quick.harness.perform(ops.Suspend(identity, self.resumed(quick, identity), "given up"))
         came = putting_right(quick, identity, Happened("right"))
         assert isinstance(came, Settled)
         assert came.state is State.IN_PROGRESS
@@ -412,7 +401,7 @@ class TestACallThatWasSettledWrongly:
         fence, points = self.resumed(quick, identity), journal.decode(quick.case(identity).journal)
         for name, kind in (("booked", journal.PointKind.PHASE), ("mailed", journal.PointKind.CALL)):
             points = points.reaching(name, kind, None)
-            quick.harness.perform(Advance(identity, fence, journal.encode(points)))
+            quick.harness.perform(ops.Advance(identity, fence, journal.encode(points)))
             before = quick.case(identity)
             came = putting_right(quick, identity, Happened("right"))
             assert isinstance(came, Undecided)
@@ -428,8 +417,8 @@ class TestACallThatWasSettledWrongly:
         points = phase if then == "a phase" else points.intending("mailed")
 
         def just_before(op: Any) -> Any:
-            if isinstance(op, Suspend):
-                scene.harness.perform(Advance(identity, fence, journal.encode(points)))
+            if isinstance(op, ops.Suspend):
+                scene.harness.perform(ops.Advance(identity, fence, journal.encode(points)))
             return scene.harness.perform(op)
 
         given = (found.case, found.now, "charged", Happened("right"), fresh_fence(), ANN)
@@ -464,7 +453,7 @@ class TestACallThatWasSettledWrongly:
         found = quick.recalled(identity)
 
         def cut_off(op: Any) -> Any:
-            if isinstance(op, Recall):
+            if isinstance(op, ops.Recall):
                 raise StoreUnavailable("gone")
             return quick.harness.perform(op)
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import note
 from tests.proof.crash.grounds import thrown_away
+from tests.proof.crash.runs import Runs
 from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.zygote import Zygote
 
@@ -19,6 +20,11 @@ def zygote() -> Iterator[Zygote]:
         Zygote("tests.proof.crash.process", {}, folder / "zygote.log") as made,
     ):
         yield made
+
+
+@pytest.fixture
+def runs(zygote: Zygote, request: pytest.FixtureRequest) -> Runs:
+    return Runs(zygote, request)
 
 
 @pytest.fixture(scope="module")

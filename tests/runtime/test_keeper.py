@@ -13,21 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 import semel
-from semel.core.operations.handler import Unwoken, Woken
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Complete,
-    Found,
-    Lapse,
-    Lost,
-    Read,
-    Release,
-    Renew,
-    Retake,
-    StoreOperation,
-    Suspend,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity, Origin, State
 from semel.errors import SchemaError, StoreUnavailable
 from semel.runtime import write_retries
@@ -64,11 +50,11 @@ class Flaky:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.down = False
-        self.asked: list[StoreOperation[Any]] = []
+        self.asked: list[ops.StoreOperation[Any]] = []
         self.on_ask = threading.Event()
         self.on_perform: Callable[[], object] = lambda: None
 
-    def perform(self, op: StoreOperation[R]) -> R:
+    def perform(self, op: ops.StoreOperation[R]) -> R:
         self.asked.append(op)
         self.on_ask.set()
         self.on_perform()
@@ -100,13 +86,13 @@ def claim(store: Flaky, identity: Identity, lease: float = 60) -> Fence:
     return fence
 
 
-def _claim(identity: Identity, fence: Fence, lease: float = 60) -> Claim:
-    return Claim(identity, fence, "v1", b"", ORIGIN, int(lease * SECOND))
+def _claim(identity: Identity, fence: Fence, lease: float = 60) -> ops.Claim:
+    return ops.Claim(identity, fence, "v1", b"", ORIGIN, int(lease * SECOND))
 
 
 def state(store: Flaky, identity: Identity) -> State | None:
-    reply = store.perform(Read(identity))
-    return reply.record.state if isinstance(reply, Found) else None
+    reply = store.perform(ops.Read(identity))
+    return reply.record.state if isinstance(reply, ops.Found) else None
 
 
 def add(leases: Leases, lease: Lease) -> None:
@@ -130,10 +116,10 @@ def test_a_lease_is_renewed_each_third_and_outlives_its_first_term(
     leases, lease = held(store, wall)
     for _ in range(12):
         wall.seconds = leases.run_once(store)
-    assert store.count(Renew) == 11
+    assert store.count(ops.Renew) == 11
     assert wall.seconds - 1_000 >= 200
     assert lease.held(wall.seconds)
-    assert isinstance(store.perform(Lapse(lease.identity, lease.fence, 1)), Lost)
+    assert isinstance(store.perform(ops.Lapse(lease.identity, lease.fence, 1)), ops.Lost)
     assert state(store, lease.identity) is State.IN_PROGRESS
 
 
@@ -146,7 +132,7 @@ def test_a_lease_is_left_to_lapse_after_max_run(wall: Wall, store: Flaky) -> Non
     assert len(leases) == 0
     wall.seconds = 1_000 + 100 + 61
     assert not lease.held(wall.seconds)
-    assert isinstance(store.perform(Lapse(lease.identity, lease.fence, 1)), Applied)
+    assert isinstance(store.perform(ops.Lapse(lease.identity, lease.fence, 1)), ops.Applied)
 
 
 class Cut:
@@ -180,7 +166,7 @@ def test_a_transaction_is_severed_after_max_run_and_not_renewed_before(
     assert lease.held(wall.seconds + 1_000_000)
     store.down = True  # by this very transaction: it is not waited for
     wall.seconds = leases.run_once(store)
-    assert (wall.seconds, cut.why, store.count(Renew)) == (1_100, [], 0)
+    assert (wall.seconds, cut.why, store.count(ops.Renew)) == (1_100, [], 0)
     leases.run_once(store)
     assert cut.why == ["the handler ran longer than max_run"]
     assert len(leases) == 0
@@ -216,7 +202,7 @@ def test_a_transaction_is_severed_when_its_lease_is_lost(wall: Wall, store: Flak
     """Whoever has the record now needs the lock; nothing of it could be committed anyway."""
     leases, lease = held(store, wall)
     lease.transaction = cut = Cut()
-    store.perform(Release(lease.identity, lease.fence, retention=10**9, reason="by hand"))
+    store.perform(ops.Release(lease.identity, lease.fence, retention=10**9, reason="by hand"))
     wall.seconds += 20
     leases.run_once(store)
     assert cut.why == ["the lease was lost"]
@@ -238,7 +224,7 @@ def test_what_outlives_max_run_ends_though_another_lease_cannot_be_renewed(
 
 def test_a_lease_taken_by_another_is_known_to_be_lost(wall: Wall, store: Flaky) -> None:
     leases, lease = held(store, wall)
-    store.perform(Release(lease.identity, lease.fence, SECOND))
+    store.perform(ops.Release(lease.identity, lease.fence, SECOND))
     wall.seconds += 20
     leases.run_once(store)
     assert lease.lost
@@ -249,7 +235,7 @@ def test_a_run_that_completes_while_its_renewal_is_on_its_way_has_lost_nothing(
     wall: Wall, store: Flaky, caplog: pytest.LogCaptureFixture
 ) -> None:
     leases, lease = held(store, wall)
-    store.perform(Complete(lease.identity, lease.fence, b"", SECOND, SECOND))
+    store.perform(ops.Complete(lease.identity, lease.fence, b"", SECOND, SECOND))
     wall.seconds += 20
     assert leases.run_once(store) == float("inf")
     assert not lease.lost
@@ -278,7 +264,7 @@ def test_one_failed_renewal_is_enough_for_one_round(wall: Wall, store: Flaky) ->
     wall.seconds += 20
     store.down = True
     leases.run_once(store)
-    assert store.count(Renew) == 1
+    assert store.count(ops.Renew) == 1
 
 
 def test_a_lease_is_counted_from_when_it_is_asked_for_again(wall: Wall, store: Flaky) -> None:
@@ -307,7 +293,7 @@ def test_a_renewal_that_is_refused_for_good_ends_no_other_lease(wall: Wall, stor
     refuses(store, refused.identity)
     wall.seconds += 20
     leases.run_once(store)
-    assert [op.identity for op in store.asked if isinstance(op, Renew)] == [
+    assert [op.identity for op in store.asked if isinstance(op, ops.Renew)] == [
         refused.identity,
         identity,
     ]
@@ -318,7 +304,7 @@ def test_a_let_go_lease_is_not_renewed(wall: Wall, store: Flaky) -> None:
     leases.held.pop(lease.fence, None)
     wall.seconds += 20
     assert leases.run_once(store) == float("inf")
-    assert store.count(Renew) == 0
+    assert store.count(ops.Renew) == 0
 
 
 def many(store: Flaky, wall: Wall, count: int) -> Leases:
@@ -333,10 +319,10 @@ def test_renewals_are_under_way_together(wall: Wall, store: Flaky) -> None:
     """The first goes alone; the others meet in the store, or none of them comes back."""
     leases = many(store, wall, 65)
     together = threading.Barrier(64)
-    store.on_perform = lambda: store.count(Renew) > 1 and together.wait(PATIENCE)
+    store.on_perform = lambda: store.count(ops.Renew) > 1 and together.wait(PATIENCE)
     wall.seconds += 20
     assert leases.run_once(store) == wall.seconds + 20
-    assert store.count(Renew) == 65
+    assert store.count(ops.Renew) == 65
 
 
 def test_a_round_leaves_none_that_is_due_for_long(wall: Wall, store: Flaky) -> None:
@@ -345,7 +331,7 @@ def test_a_round_leaves_none_that_is_due_for_long(wall: Wall, store: Flaky) -> N
     rounds = 0
     while leases.run_once(store) <= wall.seconds:
         rounds += 1
-    assert (rounds, store.count(Renew)) == (2, 1_200)
+    assert (rounds, store.count(ops.Renew)) == (2, 1_200)
 
 
 def test_the_lease_that_ends_first_is_renewed_first(
@@ -361,7 +347,7 @@ def test_the_lease_that_ends_first_is_renewed_first(
     for lease in leases.held.values():
         lease.renew_at = wall.seconds
     leases.run_once(store)
-    asked = [op.lease // SECOND for op in store.asked if isinstance(op, Renew)]
+    asked = [op.lease // SECOND for op in store.asked if isinstance(op, ops.Renew)]
     assert asked == sorted(durations)
 
 
@@ -372,13 +358,13 @@ def test_an_outage_in_the_middle_of_a_round_ends_it(
     leases = many(store, wall, 100)
 
     def fail() -> None:
-        if store.count(Renew) > 10:
+        if store.count(ops.Renew) > 10:
             store.down = True
 
     store.on_perform = fail
     wall.seconds += 20
     leases.run_once(store)
-    assert 10 < store.count(Renew) <= 10 + 4
+    assert 10 < store.count(ops.Renew) <= 10 + 4
 
 
 def test_a_write_that_is_pursued_for_long_holds_up_no_renewal(store: Flaky) -> None:
@@ -387,14 +373,14 @@ def test_a_write_that_is_pursued_for_long_holds_up_no_renewal(store: Flaky) -> N
     lease = Lease(identity, claim(store, identity), keeper._clock(), 60, 900)
 
     def perform() -> None:
-        if isinstance(store.asked[-1], Renew):
+        if isinstance(store.asked[-1], ops.Renew):
             renewed.set()
         else:
             stuck.set()
             assert renewed.wait(PATIENCE)
 
     store.on_perform = perform
-    keeper.pursue(Complete(new_identity(), lease.fence, b"", SECOND, SECOND))
+    keeper.pursue(ops.Complete(new_identity(), lease.fence, b"", SECOND, SECOND))
     assert stuck.wait(PATIENCE)
     lease.renew_at = 0.0
     keeper.hold(lease)
@@ -429,7 +415,7 @@ def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -
     identity = new_identity()
     fence = claim(store, identity)
     retries = WriteRetries(wall.monotonic, Events())
-    retries.add(Complete(identity, fence, b"", SECOND, SECOND))
+    retries.add(ops.Complete(identity, fence, b"", SECOND, SECOND))
     store.down = True
     for _ in range(5):
         wall.seconds = max(wall.seconds, retries.run_once(store))
@@ -442,10 +428,10 @@ def test_a_write_is_pursued_until_the_store_takes_it(wall: Wall, store: Flaky) -
 def test_a_retraction_waits_for_a_claim_that_is_still_on_its_way(wall: Wall, store: Flaky) -> None:
     identity, fence = new_identity(), Fence(os.urandom(16))
     retries = WriteRetries(wall.monotonic, Events())
-    retries.add(Release(identity, fence, SECOND))
+    retries.add(ops.Release(identity, fence, SECOND))
     wall.seconds = retries.run_once(store)
     assert len(retries) == 1, "an absent record is no proof that the claim will not land"
-    store.perform(Claim(identity, fence, "v1", b"", ORIGIN, 60 * SECOND))
+    store.perform(ops.Claim(identity, fence, "v1", b"", ORIGIN, 60 * SECOND))
     retries.run_once(store)
     assert len(retries) == 0
     assert state(store, identity) is State.FAILED_RETRYABLE
@@ -455,12 +441,12 @@ def test_a_retraction_waits_for_a_retake_that_is_still_on_its_way(wall: Wall, st
     """Let go, the key would be held by nobody when it comes, and its outcome called unknown."""
     identity, fence = new_identity(), Fence(os.urandom(16))
     seen = claim(store, identity)
-    store.perform(Release(identity, seen, SECOND))
+    store.perform(ops.Release(identity, seen, SECOND))
     retries = WriteRetries(wall.monotonic, Events())
-    retries.add(Release(identity, fence, SECOND), None, seen)
+    retries.add(ops.Release(identity, fence, SECOND), None, seen)
     wall.seconds = retries.run_once(store)
     assert len(retries) == 1, "a record as it was before is no proof either"
-    store.perform(Retake(identity, seen, fence, 60 * SECOND))
+    store.perform(ops.Retake(identity, seen, fence, 60 * SECOND))
     retries.run_once(store)
     assert len(retries) == 0
     assert state(store, identity) is State.FAILED_RETRYABLE
@@ -470,7 +456,7 @@ def test_a_pursuit_ends_when_another_fence_holds_the_record(wall: Wall, store: F
     identity = new_identity()
     claim(store, identity)
     retries = WriteRetries(wall.monotonic, Events())
-    retries.add(Release(identity, Fence(os.urandom(16)), SECOND))
+    retries.add(ops.Release(identity, Fence(os.urandom(16)), SECOND))
     assert retries.run_once(store) == float("inf")
     assert state(store, identity) is State.IN_PROGRESS
 
@@ -480,10 +466,10 @@ def test_an_outage_ends_the_round_so_that_leases_are_not_kept_waiting(
 ) -> None:
     retries = WriteRetries(wall.monotonic, Events())
     for _ in range(5):
-        retries.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
+        retries.add(ops.Release(new_identity(), Fence(os.urandom(16)), SECOND))
     store.down = True
     retries.run_once(store)
-    assert store.count(Release) == 1
+    assert store.count(ops.Release) == 1
     assert len(retries) == 5
 
 
@@ -491,7 +477,7 @@ def test_a_write_that_is_refused_for_good_holds_up_no_other(wall: Wall, store: F
     retries = WriteRetries(wall.monotonic, Events())
     first, second = new_identity(), new_identity()
     for identity in (first, second):
-        retries.add(Release(identity, claim(store, identity), SECOND))
+        retries.add(ops.Release(identity, claim(store, identity), SECOND))
     refuses(store, first)
     retries.run_once(store)
     assert state(store, second) is State.FAILED_RETRYABLE
@@ -506,7 +492,7 @@ def test_too_many_pursuits_make_room_without_spoiling_the_round(
     monkeypatch.setattr(write_retries, "_LIMIT", 1)
     retries = WriteRetries(wall.monotonic, Events())
     identity = new_identity()
-    first = Complete(identity, claim(store, identity), b"", SECOND, SECOND)
+    first = ops.Complete(identity, claim(store, identity), b"", SECOND, SECOND)
     retries.add(first)
     store.on_perform = lambda: retries.add(first)
     retries.run_once(store)
@@ -520,9 +506,9 @@ def test_an_outcome_that_is_never_recorded_is_told(
     identity = new_identity()
     fence = claim(store, identity)
     retries = WriteRetries(wall.monotonic, Events())
-    retries.add(Complete(identity, fence, b"", SECOND, SECOND))
+    retries.add(ops.Complete(identity, fence, b"", SECOND, SECOND))
     if late:
-        store.perform(Release(identity, fence, SECOND))
+        store.perform(ops.Release(identity, fence, SECOND))
     else:
         store.down = True
         wall.seconds += 16 * 60
@@ -533,7 +519,7 @@ def test_an_outcome_that_is_never_recorded_is_told(
 
 def test_a_pursuit_is_given_up_at_its_horizon(wall: Wall, store: Flaky) -> None:
     retries = WriteRetries(wall.monotonic, Events())
-    retries.add(Release(new_identity(), Fence(os.urandom(16)), SECOND))
+    retries.add(ops.Release(new_identity(), Fence(os.urandom(16)), SECOND))
     store.down = True
     wall.seconds += 16 * 60
     retries.run_once(store)
@@ -563,13 +549,13 @@ def test_one_read_serves_all_threads_that_wait_and_one_is_elected(
     with ThreadPoolExecutor(8) as pool:
         waits = [pool.submit(keeper.waiters.wait, identity, fence, PATIENT, 8) for _ in range(8)]
         until(lambda: threads_waiting(keeper) == 8)
-        store.perform(Release(identity, fence, SECOND))
-        before = store.count(Read)
+        store.perform(ops.Release(identity, fence, SECOND))
+        before = store.count(ops.Read)
         keeper.settled(identity)
         wakes = [wait.result(PATIENCE) for wait in waits]
-    assert store.count(Read) - before <= 1
-    assert all(isinstance(wake, Woken) for wake in wakes)
-    assert sum(isinstance(wake, Woken) and wake.elected for wake in wakes) == 1
+    assert store.count(ops.Read) - before <= 1
+    assert all(isinstance(wake, ops.Woken) for wake in wakes)
+    assert sum(isinstance(wake, ops.Woken) and wake.elected for wake in wakes) == 1
 
 
 async def test_one_read_serves_all_tasks_that_wait_and_one_is_elected(
@@ -581,24 +567,24 @@ async def test_one_read_serves_all_tasks_that_wait_and_one_is_elected(
         asyncio.create_task(keeper.waiters.await_(identity, fence, PATIENT)) for _ in range(200)
     ]
     await asyncio.sleep(0)
-    store.perform(Complete(identity, fence, b"", SECOND, SECOND))
-    before = store.count(Read)
+    store.perform(ops.Complete(identity, fence, b"", SECOND, SECOND))
+    before = store.count(ops.Read)
     keeper.settled(identity)
     wakes = await asyncio.gather(*waits)
-    assert sum(isinstance(wake, Woken) and wake.elected for wake in wakes) == 1
-    assert store.count(Read) - before <= 1
+    assert sum(isinstance(wake, ops.Woken) and wake.elected for wake in wakes) == 1
+    assert store.count(ops.Read) - before <= 1
 
 
 def test_a_thread_without_room_does_not_wait(keeper: Keeper, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    assert isinstance(keeper.waiters.wait(identity, fence, PATIENT, 0), Unwoken)
+    assert isinstance(keeper.waiters.wait(identity, fence, PATIENT, 0), ops.Unwoken)
 
 
 def test_a_waiter_whose_patience_ends_is_not_woken(keeper: Keeper, store: Flaky) -> None:
     identity = new_identity()
     fence = claim(store, identity)
-    assert isinstance(keeper.waiters.wait(identity, fence, 1, 8), Unwoken)
+    assert isinstance(keeper.waiters.wait(identity, fence, 1, 8), ops.Unwoken)
 
 
 async def test_a_lapse_wakes_waiters(keeper: Keeper, store: Flaky, wall: Wall) -> None:
@@ -609,13 +595,13 @@ async def test_a_lapse_wakes_waiters(keeper: Keeper, store: Flaky, wall: Wall) -
     wall.seconds += 61
     keeper.settled(identity)
     wake = await waiting
-    assert isinstance(wake, Woken)
+    assert isinstance(wake, ops.Woken)
     assert wake.record.lapsed(wake.now)
 
 
 async def test_an_evicted_record_ends_the_wait(keeper: Keeper, store: Flaky) -> None:
     wake = await keeper.waiters.await_(new_identity(), Fence(os.urandom(16)), PATIENT)
-    assert isinstance(wake, Unwoken)
+    assert isinstance(wake, ops.Unwoken)
 
 
 def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
@@ -627,14 +613,14 @@ def test_the_thread_renews_a_short_lease_by_itself(store: Flaky) -> None:
     assert store.on_ask.wait(PATIENCE)
     keeper.let_go(lease)
     keeper.stop()
-    assert store.count(Renew) >= 1
+    assert store.count(ops.Renew) >= 1
 
 
 def test_what_needs_a_claim_is_pursued_with_it(wall: Wall, store: Flaky) -> None:
     retries = WriteRetries(wall.monotonic, Events())
     identity, fence = new_identity(), Fence(os.urandom(16))
     store.down = True
-    retries.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
+    retries.add(ops.Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
     wall.seconds = retries.run_once(store)
     store.down = False
     retries.run_once(store)
@@ -647,7 +633,7 @@ def test_what_needs_a_claim_that_is_another_s_by_now_is_given_up_and_said(
     retries = WriteRetries(wall.monotonic, Events())
     identity, fence = new_identity(), Fence(os.urandom(16))
     claim(store, identity)
-    retries.add(Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
+    retries.add(ops.Suspend(identity, fence, "in doubt", None), _claim(identity, fence))
     retries.run_once(store)
     assert (len(retries), state(store, identity)) == (0, State.IN_PROGRESS)
     assert "came too late" in caplog.text
@@ -659,7 +645,7 @@ def test_stopping_gives_every_pursuit_one_last_try(store: Flaky) -> None:
     keeper = Keeper(lambda: store)
     store.down = True
     store.on_ask.clear()
-    keeper.pursue(Complete(identity, fence, b"", SECOND, SECOND))
+    keeper.pursue(ops.Complete(identity, fence, b"", SECOND, SECOND))
     assert store.on_ask.wait(PATIENCE)
     store.down = False
     keeper.stop()

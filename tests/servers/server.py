@@ -4,12 +4,15 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 from tests.servers.child import Child, ServerError
 from tests.servers.privileges import Way
 from tests.servers.scoped import Scoped
+from tests.waiting import until
 
 SOCKET_PATH_LIMIT = 107  # sizeof(sockaddr_un.sun_path) less the terminator
 MEMORY = "/dev/shm"
@@ -28,6 +31,12 @@ def short_folder(*, on_disk: bool = False) -> Path:
 def has_room(folder: str) -> bool:
     """Containers often have a /dev/shm of 64 MB only."""
     return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_WANTED
+
+
+def is_stopped(pid: int) -> bool:
+    """With all its threads."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
 
 class Server(Scoped):
@@ -71,6 +80,19 @@ class Server(Scoped):
         """SIGKILL to all its processes; `start` then recovers what is on record."""
         self.child.kill()
         self._child = None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """SIGSTOP to all its processes: sockets stay open, nobody answers."""
+        pids = [self.pid, *self.child.descendants()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: all(map(is_stopped, pids)))  # a busy one takes a moment to stop
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def restart(self) -> None:
         self.stop()

@@ -6,40 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.acts import Act, Verb
-from semel.core.operations.audit import (
-    AuditEntry,
-    BrowseAudit,
-    Erase,
-    ListBelongings,
-    ListUnlike,
-    Part,
-    Remark,
-    Reseal,
-    ResealEffect,
-)
-from semel.core.operations.maintenance import Reap, Retire
-from semel.core.operations.outbox import BrowseEffects, Enqueue, Requeue, Shelf
-from semel.core.operations.requests import (
-    Advance,
-    Claimed,
-    Complete,
-    Evict,
-    EvictUnknown,
-    Found,
-    Lost,
-    Read,
-    Recall,
-    Recalled,
-    Release,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    StoreOperation,
-    Suspend,
-    Written,
-)
 from semel.core.records import Case, Fence, Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError
 from tests.stores.contract import (
@@ -75,66 +43,66 @@ LOOK_ALIKES = (
 """Prefixes, wildcards, separators, what stores escape, and what looks as if they had."""
 
 
-def audit(harness: Harness, limit: int = ALL) -> tuple[AuditEntry, ...]:
-    return harness.perform(BrowseAudit(limit)).entries
+def audit(harness: Harness, limit: int = ALL) -> tuple[ops.AuditEntry, ...]:
+    return harness.perform(ops.BrowseAudit(limit)).entries
 
 
 def recall(harness: Harness, identity: Identity) -> Case:
-    found = harness.perform(Recall(identity))
-    assert isinstance(found, Recalled)
+    found = harness.perform(ops.Recall(identity))
+    assert isinstance(found, ops.Recalled)
     return found.case
 
 
-Doing = Callable[[Identity, Fence], StoreOperation[Written]]
+Doing = Callable[[Identity, Fence], ops.StoreOperation[ops.Written]]
 
-ACTS: dict[str, tuple[Doing, State, OnLapse, Verb, State | None]] = {
+ACTS: dict[str, tuple[Doing, State, OnLapse, ops.Verb, State | None]] = {
     "settle_happened": (
         settle_happened,
         State.UNKNOWN,
         OnLapse.UNKNOWN,
-        Verb.SETTLE,
+        ops.Verb.SETTLE,
         State.COMPLETED,
     ),
     "settle_absent": (
-        lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, ACT),
+        lambda i, f: ops.SettleAbsent(i, f, new_fence(), RETENTION, ACT),
         State.UNKNOWN,
         OnLapse.UNKNOWN,
-        Verb.SETTLE,
+        ops.Verb.SETTLE,
         State.FAILED_RETRYABLE,
     ),
     "settle_call": (
-        lambda i, f: SettleCall(i, f, new_fence(), b"J", ACT),
+        lambda i, f: ops.SettleCall(i, f, new_fence(), b"J", ACT),
         State.UNKNOWN,
         OnLapse.RESUME,
-        Verb.SETTLE,
+        ops.Verb.SETTLE,
         State.IN_PROGRESS,
     ),
     "bury": (
-        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT),
+        lambda i, f: ops.EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT),
         State.UNKNOWN,
         OnLapse.UNKNOWN,
-        Verb.BURY,
+        ops.Verb.BURY,
         State.EXPIRED,
     ),
     "free": (
-        lambda i, f: EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT, free=True),
+        lambda i, f: ops.EvictUnknown(i, f, new_fence(), TOMBSTONE, ACT, free=True),
         State.UNKNOWN,
         OnLapse.UNKNOWN,
-        Verb.FREE,
+        ops.Verb.FREE,
         None,
     ),
     "evict": (
-        lambda i, f: Evict(i, f, ACT),
+        lambda i, f: ops.Evict(i, f, ACT),
         State.FAILED_RETRYABLE,
         OnLapse.UNKNOWN,
-        Verb.EVICT,
+        ops.Verb.EVICT,
         None,
     ),
     "erase": (
-        lambda i, f: Erase(i, f, ACT),
+        lambda i, f: ops.Erase(i, f, ACT),
         State.COMPLETED,
         OnLapse.UNKNOWN,
-        Verb.ERASE,
+        ops.Verb.ERASE,
         State.EXPIRED,
     ),
 }
@@ -160,11 +128,11 @@ class Auditing:
 
     def test_of_rivals_one_acts_and_one_entry_tells_who(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.UNKNOWN)
-        rivals = [Act(f"ann {number}", "to see who is first") for number in range(8)]
-        ops = [SettleAbsent(identity, fence, new_fence(), RETENTION, each) for each in rivals]
-        replies = harness.race(ops)
+        rivals = [ops.Act(f"ann {number}", "to see who is first") for number in range(8)]
+        asked = [ops.SettleAbsent(identity, fence, new_fence(), RETENTION, each) for each in rivals]
+        replies = harness.race(asked)
         (winner,) = [
-            op for op, reply in zip(ops, replies, strict=True) if reply.__class__ is not Lost
+            op for op, reply in zip(asked, replies, strict=True) if reply.__class__ is not ops.Lost
         ]
         (entry,) = audit(harness)
         assert entry.by == winner.act.by
@@ -172,53 +140,57 @@ class Auditing:
 
     def test_entries_outlive_what_they_are_about(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.UNKNOWN)
-        applied(harness, SettleAbsent(identity, fence, new_fence(), RETENTION, ACT))
+        applied(harness, ops.SettleAbsent(identity, fence, new_fence(), RETENTION, ACT))
         before = audit(harness)
         harness.travel(10 * (RETENTION + TOMBSTONE))
-        assert harness.perform(Reap(ALL)).counts
+        assert harness.perform(ops.Reap(ALL)).counts
         assert harness.record(identity) is None
         assert [entry.identity for entry in audit(harness)] == [identity]
         assert len(before) == 1
 
     def test_the_newest_come_first_and_pages_go_on(self, harness: Harness) -> None:
         for number in range(5):
-            harness.perform(Remark(Verb.ROTATE, Act("ann", f"step {number}"), "a key"))
+            harness.perform(ops.Remark(ops.Verb.ROTATE, ops.Act("ann", f"step {number}"), "a key"))
         every = audit(harness)
         assert [entry.reason for entry in every] == [f"step {n}" for n in (4, 3, 2, 1, 0)]
         assert {entry.subject for entry in every} == {"a key"}
         assert {(each.identity, each.before, each.after) for each in every} == {(None, None, None)}
-        paged: list[AuditEntry] = []
-        while page := harness.perform(BrowseAudit(2, paged[-1].place if paged else None)).entries:
+        paged: list[ops.AuditEntry] = []
+        while page := harness.perform(
+            ops.BrowseAudit(2, paged[-1].place if paged else None)
+        ).entries:
             assert len(page) <= 2
             paged += page
         assert paged == list(every)
         with pytest.raises(ConfigurationError, match="no place"):
-            harness.perform(BrowseAudit(1, "yesterday"))
+            harness.perform(ops.BrowseAudit(1, "yesterday"))
 
     def test_words_of_all_kinds_are_kept(self, harness: Harness) -> None:
-        said = Act("Zoë 💶", 'it\'s "quoted"; -- and \\ more')
+        said = ops.Act("Zoë 💶", 'it\'s "quoted"; -- and \\ more')
         identity, fence = reach(harness, State.COMPLETED)
-        applied(harness, Evict(identity, fence, said))
+        applied(harness, ops.Evict(identity, fence, said))
         (entry,) = audit(harness)
         assert (entry.by, entry.reason) == (said.by, said.reason)
 
     @pytest.mark.parametrize(("by", "reason"), [("", "x"), ("x", ""), (" ", "x"), ("x", "\t")])
     def test_nobody_acts_without_a_name_and_a_reason(self, by: str, reason: str) -> None:
         with pytest.raises(ConfigurationError, match="by=, reason="):
-            Act(by, reason)
+            ops.Act(by, reason)
 
 
 class AuditingEffects:
     def test_every_act_on_an_effect_has_an_entry(self, harness: Harness) -> None:
         dead(harness, "other")
-        assert harness.perform(Requeue("other", ACT, drop=True)).applied
-        assert harness.perform(Requeue("other", ACT, drop=True)).applied  # gone: nothing was done
+        assert harness.perform(ops.Requeue("other", ACT, drop=True)).applied
+        assert harness.perform(
+            ops.Requeue("other", ACT, drop=True)
+        ).applied  # gone: nothing was done
         (entry,) = audit(harness)
         assert (entry.verb, entry.subject) == ("drop", "other")
         assert (entry.before, entry.after) == ("dead", None)
         dead(harness, "key")
-        assert harness.perform(Requeue("key", ACT)).applied
-        assert harness.perform(Requeue("key", ACT)).applied  # it waits already
+        assert harness.perform(ops.Requeue("key", ACT)).applied
+        assert harness.perform(ops.Requeue("key", ACT)).applied  # it waits already
         newest, _ = audit(harness)
         assert (newest.verb, newest.subject) == ("retry", "key")
         assert (newest.before, newest.after) == ("dead", "waiting")
@@ -229,50 +201,50 @@ class Erasing:
         identity, fence = new_identity(), new_fence()
         origin = Origin(tenant, OURS.method, OURS.path, OURS.key)
         op = claim(identity, fence, request=b"POST bob")
-        assert isinstance(harness.perform(replace(op, origin=origin)), Claimed)
+        assert isinstance(harness.perform(replace(op, origin=origin)), ops.Claimed)
         return identity, fence
 
     def test_what_is_left_says_nothing_and_refuses_still(self, harness: Harness) -> None:
         identity, fence = self.made(harness)
-        applied(harness, Advance(identity, fence, b"journal"))
-        done = Complete(identity, fence, SNAPSHOT, RETENTION, TOMBSTONE, "bob")
+        applied(harness, ops.Advance(identity, fence, b"journal"))
+        done = ops.Complete(identity, fence, SNAPSHOT, RETENTION, TOMBSTONE, "bob")
         applied(harness, done)
         before = existing(harness, identity)
-        assert applied(harness, Erase(identity, fence, ACT)).state is State.EXPIRED
+        assert applied(harness, ops.Erase(identity, fence, ACT)).state is State.EXPIRED
         case = recall(harness, identity)
         record = case.record
         assert (case.request, case.journal, case.resource, record.snapshot) == (None,) * 4
         assert case.origin == Origin("", "POST", "", "")
         assert (record.fingerprint, record.fields, record.reason) == ("", b"", "erased")
         assert (record.expires_at, record.forget_at) == (before.expires_at, before.forget_at)
-        assert isinstance(harness.perform(claim(identity, new_fence())), Found)
-        assert harness.perform(Retire("bob", "ours")).count == 0
+        assert isinstance(harness.perform(claim(identity, new_fence())), ops.Found)
+        assert harness.perform(ops.Retire("bob", "ours")).count == 0
 
     def test_one_that_was_released_is_not_freed(self, harness: Harness) -> None:
         """Its journal was what kept a retry from doing things twice."""
         identity, fence = self.made(harness)
-        applied(harness, Release(identity, fence, RETENTION))
-        applied(harness, Erase(identity, fence, ACT))
-        lost(harness, Retake(identity, fence, new_fence(), LEASE))
+        applied(harness, ops.Release(identity, fence, RETENTION))
+        applied(harness, ops.Erase(identity, fence, ACT))
+        lost(harness, ops.Retake(identity, fence, new_fence(), LEASE))
         assert existing(harness, identity).state is State.EXPIRED
 
     @pytest.mark.parametrize("state", [State.PENDING, State.IN_PROGRESS, State.UNKNOWN])
     def test_what_is_not_settled_is_left_alone(self, harness: Harness, state: State) -> None:
         identity, fence = reach(harness, state)
         before = recall(harness, identity)
-        lost(harness, Erase(identity, fence, ACT))
+        lost(harness, ops.Erase(identity, fence, ACT))
         assert recall(harness, identity) == before
         assert audit(harness) == ()
 
     def test_a_tombstone_is_forgotten_when_it_would_have_been(self, harness: Harness) -> None:
         identity, fence = self.made(harness)
         applied(harness, complete(identity, fence))
-        applied(harness, Erase(identity, fence, ACT))
+        applied(harness, ops.Erase(identity, fence, ACT))
         harness.travel(RETENTION + TOMBSTONE - 1 - harness.slack)
-        harness.perform(Reap(ALL))
+        harness.perform(ops.Reap(ALL))
         assert harness.record(identity) is not None
         harness.travel(1 + harness.slack)
-        harness.perform(Reap(ALL))
+        harness.perform(ops.Reap(ALL))
         assert harness.record(identity) is None
 
     def test_a_tenants_records_are_found_page_by_page(self, harness: Harness) -> None:
@@ -283,7 +255,7 @@ class Erasing:
         found: dict[Identity, State] = {}
         after: Identity | None = None
         for _ in range(20):
-            page = harness.perform(ListBelongings("ours", 3, after))
+            page = harness.perform(ops.ListBelongings("ours", 3, after))
             found |= {each.identity: each.state for each in page.found}
             after = page.until
             if after is None:
@@ -294,7 +266,7 @@ class Erasing:
     def test_tenants_that_look_alike_are_told_apart(self, harness: Harness) -> None:
         made = {tenant: self.made(harness, tenant)[0] for tenant in LOOK_ALIKES}
         for tenant, identity in made.items():
-            found = harness.perform(ListBelongings(tenant, ALL)).found
+            found = harness.perform(ops.ListBelongings(tenant, ALL)).found
             assert [each.identity for each in found if each.identity in made.values()] == [identity]
 
 
@@ -302,16 +274,16 @@ class Resealing:
     def test_only_what_begins_otherwise_is_told(self, harness: Harness) -> None:
         identity, fence = new_identity(), new_fence()
         harness.perform(claim(identity, fence, request=b"E1 request"))
-        applied(harness, Advance(identity, fence, b"E1 journal"))
-        assert harness.perform(ListUnlike(b"E1", ALL)).found == ()
-        (found,) = harness.perform(ListUnlike(b"E2", ALL)).found
+        applied(harness, ops.Advance(identity, fence, b"E1 journal"))
+        assert harness.perform(ops.ListUnlike(b"E1", ALL)).found == ()
+        (found,) = harness.perform(ops.ListUnlike(b"E2", ALL)).found
         assert (found.identity, found.fence) == (identity, fence)
         assert (found.request, found.journal, found.snapshot) == (
             *(b"E1 request", b"E1 journal"),
             None,
         )
         applied(harness, complete(identity, fence, b"E2 snapshot"))
-        (found,) = harness.perform(ListUnlike(b"E2", ALL)).found
+        (found,) = harness.perform(ops.ListUnlike(b"E2", ALL)).found
         assert (found.request, found.journal, found.snapshot) == (None, b"E1 journal", None)
 
     def test_pages_go_on_and_end(self, harness: Harness) -> None:
@@ -319,7 +291,7 @@ class Resealing:
         found: list[Identity] = []
         after: Identity | None = None
         for _ in range(10):
-            page = harness.perform(ListUnlike(b"E1", 2, after))
+            page = harness.perform(ops.ListUnlike(b"E1", 2, after))
             assert len(page.found) <= 2
             found += [each.identity for each in page.found]
             if page.until is None:
@@ -327,29 +299,29 @@ class Resealing:
             after = page.until
         assert found == sorted(made)
 
-    @pytest.mark.parametrize("part", Part)
+    @pytest.mark.parametrize("part", ops.Part)
     def test_bytes_are_exchanged_for_those_that_were_seen(
-        self, harness: Harness, part: Part
+        self, harness: Harness, part: ops.Part
     ) -> None:
         identity, fence = new_identity(), new_fence()
         harness.perform(accept(identity, fence))
         old = recall(harness, identity).request or b""
-        if part is not Part.REQUEST:
+        if part is not ops.Part.REQUEST:
             identity, fence = reach(harness, State.IN_PROGRESS)
             old = b"\0old"
-            applied(harness, Advance(identity, fence, old))
-        if part is Part.SNAPSHOT:
+            applied(harness, ops.Advance(identity, fence, old))
+        if part is ops.Part.SNAPSHOT:
             applied(harness, complete(identity, fence, old))
         before = recall(harness, identity)
-        lost(harness, Reseal(identity, fence, part, b"\0other", b"new"))
-        lost(harness, Reseal(identity, new_fence(), part, old, b"new"))
+        lost(harness, ops.Reseal(identity, fence, part, b"\0other", b"new"))
+        lost(harness, ops.Reseal(identity, new_fence(), part, old, b"new"))
         assert recall(harness, identity) == before
-        applied(harness, Reseal(identity, fence, part, old, b"\0new"))
+        applied(harness, ops.Reseal(identity, fence, part, old, b"\0new"))
         after = recall(harness, identity)
         held = {
-            Part.REQUEST: after.request,
-            Part.JOURNAL: after.journal,
-            Part.SNAPSHOT: after.record.snapshot,
+            ops.Part.REQUEST: after.request,
+            ops.Part.JOURNAL: after.journal,
+            ops.Part.SNAPSHOT: after.record.snapshot,
         }
         assert held[part] == b"\0new"
         assert after.record.state is before.record.state
@@ -357,22 +329,22 @@ class Resealing:
 
     def test_what_is_gone_is_not_made_again(self, harness: Harness) -> None:
         identity = new_identity()
-        reply = harness.perform(Reseal(identity, new_fence(), Part.SNAPSHOT, b"a", b"b"))
-        assert isinstance(reply, Lost)
+        reply = harness.perform(ops.Reseal(identity, new_fence(), ops.Part.SNAPSHOT, b"a", b"b"))
+        assert isinstance(reply, ops.Lost)
         assert reply.record is None
         identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Suspend(identity, fence))
-        lost(harness, Reseal(identity, fence, Part.SNAPSHOT, b"", b"b"))
-        found = harness.perform(Read(identity))
-        assert isinstance(found, Found)
+        applied(harness, ops.Suspend(identity, fence))
+        lost(harness, ops.Reseal(identity, fence, ops.Part.SNAPSHOT, b"", b"b"))
+        found = harness.perform(ops.Read(identity))
+        assert isinstance(found, ops.Found)
         assert found.record.snapshot is None
 
 
 class ResealingEffects:
     def test_a_payload_is_exchanged_for_the_one_that_was_seen(self, harness: Harness) -> None:
-        assert harness.perform(Enqueue("key", None, "mail", b"old")).applied
-        assert not harness.perform(ResealEffect("key", b"other", b"new")).applied
-        assert not harness.perform(ResealEffect("nobody", b"old", b"new")).applied
-        assert harness.perform(ResealEffect("key", b"old", b"new")).applied
-        (effect,) = harness.perform(BrowseEffects(Shelf.WAITING, ALL)).effects
+        assert harness.perform(ops.Enqueue("key", None, "mail", b"old")).applied
+        assert not harness.perform(ops.ResealEffect("key", b"other", b"new")).applied
+        assert not harness.perform(ops.ResealEffect("nobody", b"old", b"new")).applied
+        assert harness.perform(ops.ResealEffect("key", b"old", b"new")).applied
+        (effect,) = harness.perform(ops.BrowseEffects(ops.Shelf.WAITING, ALL)).effects
         assert effect.payload == b"new"

@@ -10,44 +10,8 @@ from typing import Any
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.maintenance import (
-    Abandon,
-    Browse,
-    Count,
-    CountDue,
-    Due,
-    Lead,
-    Reap,
-    Retire,
-    RouteScope,
-    Scan,
-    Sweep,
-    Tended,
-    WhoLeads,
-    Work,
-)
-from semel.core.operations.outbox import NoteEvent
-from semel.core.operations.requests import (
-    Advance,
-    Agree,
-    Agreed,
-    Applied,
-    Claimed,
-    Complete,
-    Found,
-    Inquire,
-    Open,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    StoreOperation,
-    Suspend,
-    Take,
-)
 from semel.core.records import Fence, Identity, OnLapse, Origin, State
 from semel.core.states import RecordEvent
 from semel.core.terms import TermsId
@@ -80,18 +44,18 @@ ALL = 1_000
 UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
 
 
-def due(harness: Harness, work: Work, limit: int = ALL) -> list[Identity]:
-    return [case.record.identity for case in harness.perform(Due(work, limit)).cases]
+def due(harness: Harness, work: ops.Work, limit: int = ALL) -> list[Identity]:
+    return [case.record.identity for case in harness.perform(ops.Due(work, limit)).cases]
 
 
 def browse(harness: Harness, *states: State, dead: bool = False) -> set[Identity]:
-    cases = harness.perform(Browse(states, ALL, dead=dead)).cases
+    cases = harness.perform(ops.Browse(states, ALL, dead=dead)).cases
     assert [case.record.identity for case in cases] == sorted(c.record.identity for c in cases)
     return {case.record.identity for case in cases}
 
 
 def scan(harness: Harness, *states: State) -> set[Identity]:
-    page = harness.perform(Scan(states, ALL))
+    page = harness.perform(ops.Scan(states, ALL))
     identities = [each.identity for each in page.glimpses]
     assert identities == sorted(identities)
     assert page.until is None
@@ -99,15 +63,15 @@ def scan(harness: Harness, *states: State) -> set[Identity]:
 
 
 def sweep(harness: Harness, limit: int = ALL) -> dict[str, int]:
-    return harness.perform(Sweep(limit)).counts
+    return harness.perform(ops.Sweep(limit)).counts
 
 
-def abandon(harness: Harness, limit: int = ALL) -> Tended:
-    return harness.perform(Abandon(limit, b"408"))
+def abandon(harness: Harness, limit: int = ALL) -> ops.Tended:
+    return harness.perform(ops.Abandon(limit, b"408"))
 
 
 def reap(harness: Harness, limit: int = ALL) -> dict[str, int]:
-    return harness.perform(Reap(limit)).counts
+    return harness.perform(ops.Reap(limit)).counts
 
 
 def _began(harness: Harness, *writes: Callable[[Identity, Fence], Any]) -> Identity:
@@ -126,20 +90,20 @@ def _taken(harness: Harness) -> Identity:
 
 def _taken_again(harness: Harness) -> Identity:
     identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME, deferred=True)
-    applied(harness, Release(identity, fence, RETENTION, requeue=0))
-    applied(harness, Take(identity, fence, new_fence(), LEASE))
+    applied(harness, ops.Release(identity, fence, RETENTION, requeue=0))
+    applied(harness, ops.Take(identity, fence, new_fence(), LEASE))
     return identity
 
 
 def _resumed(harness: Harness) -> Identity:
     identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-    applied(harness, Renew(identity, fence, -1))  # its lease is past at once
-    applied(harness, Resume(identity, fence, new_fence(), LEASE))
+    applied(harness, ops.Renew(identity, fence, -1))  # its lease is past at once
+    applied(harness, ops.Resume(identity, fence, new_fence(), LEASE))
     return identity
 
 
-def _retake(identity: Identity, seen: Fence) -> Retake:
-    return Retake(identity, seen, new_fence(), LEASE, OnLapse.RESUME)
+def _retake(identity: Identity, seen: Fence) -> ops.Retake:
+    return ops.Retake(identity, seen, new_fence(), LEASE, OnLapse.RESUME)
 
 
 RESUMABLE: dict[str, Callable[[Harness], Identity]] = {
@@ -147,19 +111,19 @@ RESUMABLE: dict[str, Callable[[Harness], Identity]] = {
     "take": _taken,
     "requeue, take": _taken_again,
     "resume": _resumed,
-    "renew": lambda harness: _began(harness, lambda i, f: Renew(i, f, 2 * LEASE)),
-    "advance": lambda harness: _began(harness, lambda i, f: Advance(i, f, b"journal")),
-    "open": lambda harness: _began(harness, lambda i, f: Open(i, f, b"open receipt")),
+    "renew": lambda harness: _began(harness, lambda i, f: ops.Renew(i, f, 2 * LEASE)),
+    "advance": lambda harness: _began(harness, lambda i, f: ops.Advance(i, f, b"journal")),
+    "open": lambda harness: _began(harness, lambda i, f: ops.Open(i, f, b"open receipt")),
     "release, retake": lambda harness: _began(
-        harness, lambda i, f: Release(i, f, RETENTION), _retake
+        harness, lambda i, f: ops.Release(i, f, RETENTION), _retake
     ),
     "settle_call": lambda harness: _began(
-        harness, Suspend, lambda i, f: SettleCall(i, f, new_fence(), b"result", ACT)
+        harness, ops.Suspend, lambda i, f: ops.SettleCall(i, f, new_fence(), b"result", ACT)
     ),
     "settle_absent, retake": lambda harness: _began(
         harness,
-        Suspend,
-        lambda i, f: SettleAbsent(i, f, new_fence(), RETENTION, ACT, b"without its intent"),
+        ops.Suspend,
+        lambda i, f: ops.SettleAbsent(i, f, new_fence(), RETENTION, ACT, b"without its intent"),
         _retake,
     ),
 }
@@ -170,52 +134,52 @@ class Duties:
     """What is listed, for whom, and when."""
 
     def test_an_empty_store_has_no_work(self, harness: Harness) -> None:
-        for work in Work:
-            listed = harness.perform(Due(work, ALL))
+        for work in ops.Work:
+            listed = harness.perform(ops.Due(work, ALL))
             assert (listed.cases, listed.next_due) == ((), None)
         assert sweep(harness) == abandon(harness).counts == reap(harness) == {}
 
     def test_an_accepted_request_is_a_workers(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.PENDING)
-        listed = harness.perform(Due(Work.PENDING, ALL))
+        listed = harness.perform(ops.Due(ops.Work.PENDING, ALL))
         assert (listed.cases, listed.next_due) == ((recall(harness, identity),), None)
-        applied(harness, Take(identity, fence, new_fence(), LEASE))
-        assert due(harness, Work.PENDING) == []
+        applied(harness, ops.Take(identity, fence, new_fence(), LEASE))
+        assert due(harness, ops.Work.PENDING) == []
 
     def test_a_requeued_request_is_due_when_it_was_put_off_to(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Release(identity, fence, RETENTION, requeue=10 * MINUTE))
-        listed = harness.perform(Due(Work.PENDING, ALL))
+        applied(harness, ops.Release(identity, fence, RETENTION, requeue=10 * MINUTE))
+        listed = harness.perform(ops.Due(ops.Work.PENDING, ALL))
         assert listed.cases == ()
         assert near(harness, listed.next_due, listed.now + 10 * MINUTE)
         harness.travel(10 * MINUTE)
-        assert due(harness, Work.PENDING) == [identity]
+        assert due(harness, ops.Work.PENDING) == [identity]
 
     def test_past_its_deadline_a_request_is_no_longer_run(self, harness: Harness) -> None:
         reach(harness, State.PENDING)
         harness.travel(PATIENCE)
-        assert due(harness, Work.PENDING) == []
+        assert due(harness, ops.Work.PENDING) == []
 
     def test_only_a_lapsed_resumable_operation_is_the_completers(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         for other in (OnLapse.UNKNOWN, OnLapse.RELEASE):
             reach(harness, State.IN_PROGRESS, other)
-        listed = harness.perform(Due(Work.LAPSED, ALL))
+        listed = harness.perform(ops.Due(ops.Work.LAPSED, ALL))
         assert listed.cases == ()
         assert near(harness, listed.next_due, listed.now + LEASE)
         harness.travel(LEASE)
-        assert due(harness, Work.LAPSED) == [identity]
-        applied(harness, Resume(identity, fence, new_fence(), LEASE))
-        assert due(harness, Work.LAPSED) == []
+        assert due(harness, ops.Work.LAPSED) == [identity]
+        applied(harness, ops.Resume(identity, fence, new_fence(), LEASE))
+        assert due(harness, ops.Work.LAPSED) == []
 
     def test_a_renewed_operation_is_not_the_completers(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         harness.travel(LEASE // 2)
-        applied(harness, Renew(identity, fence, LEASE))
+        applied(harness, ops.Renew(identity, fence, LEASE))
         harness.travel(LEASE // 2)
-        assert due(harness, Work.LAPSED) == []
+        assert due(harness, ops.Work.LAPSED) == []
         harness.travel(LEASE // 2)
-        assert due(harness, Work.LAPSED) == [identity]
+        assert due(harness, ops.Work.LAPSED) == [identity]
 
     def test_whatever_began_a_resumable_operation_it_is_the_completers(
         self, harness: Harness
@@ -224,55 +188,55 @@ class Duties:
         begun = {way: begin(harness) for way, begin in RESUMABLE.items()}
         for identity in begun.values():
             demand_found_in_time(harness, identity)
-        assert due(harness, Work.LAPSED) == [begun["settle_call"]]
+        assert due(harness, ops.Work.LAPSED) == [begun["settle_call"]]
         harness.travel(2 * LEASE)
         assert sweep(harness) == {}
-        listed = due(harness, Work.LAPSED)
+        listed = due(harness, ops.Work.LAPSED)
         assert {way for way, identity in begun.items() if identity in listed} == set(RESUMABLE)
         assert all(existing(harness, each).state is State.IN_PROGRESS for each in begun.values())
 
     @pytest.mark.parametrize("end", ["complete", "release", "suspend"])
     def test_an_ended_operation_is_not_the_completers(self, harness: Harness, end: str) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        ends: dict[str, StoreOperation[object]] = {
+        ends: dict[str, ops.StoreOperation[object]] = {
             "complete": complete(identity, fence),
-            "release": Release(identity, fence, RETENTION),
-            "suspend": Suspend(identity, fence),
+            "release": ops.Release(identity, fence, RETENTION),
+            "suspend": ops.Suspend(identity, fence),
         }
-        assert isinstance(harness.perform(ends[end]), Applied)
+        assert isinstance(harness.perform(ends[end]), ops.Applied)
         harness.travel(LEASE)
-        assert due(harness, Work.LAPSED) == []
+        assert due(harness, ops.Work.LAPSED) == []
 
     def test_an_unknown_record_is_the_reconcilers_when_it_is_due(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Suspend(identity, fence, "timed out", MINUTE))
-        listed = harness.perform(Due(Work.UNKNOWN, ALL))
+        applied(harness, ops.Suspend(identity, fence, "timed out", MINUTE))
+        listed = harness.perform(ops.Due(ops.Work.UNKNOWN, ALL))
         assert listed.cases == ()
         assert near(harness, listed.next_due, listed.now + MINUTE)
         harness.travel(MINUTE)
-        assert due(harness, Work.UNKNOWN) == [identity]
-        applied(harness, Inquire(identity, fence, 0, MINUTE))
-        assert due(harness, Work.UNKNOWN) == []
+        assert due(harness, ops.Work.UNKNOWN) == [identity]
+        applied(harness, ops.Inquire(identity, fence, 0, MINUTE))
+        assert due(harness, ops.Work.UNKNOWN) == []
         harness.travel(MINUTE)
-        applied(harness, Inquire(identity, fence, 1, None))
+        applied(harness, ops.Inquire(identity, fence, 1, None))
         harness.travel(1000 * MINUTE)
-        assert due(harness, Work.UNKNOWN) == []
+        assert due(harness, ops.Work.UNKNOWN) == []
 
     def test_the_longest_due_come_first_and_a_full_list_says_so(self, harness: Harness) -> None:
         made = []
         for _ in range(5):
             made.append(reach(harness, State.PENDING)[0])
             harness.travel(MINUTE)
-        listed = harness.perform(Due(Work.PENDING, 3))
+        listed = harness.perform(ops.Due(ops.Work.PENDING, 3))
         assert [case.record.identity for case in listed.cases] == made[:3]
         assert listed.next_due is not None
         assert listed.next_due <= listed.now
-        assert due(harness, Work.PENDING) == made
+        assert due(harness, ops.Work.PENDING) == made
 
     def test_listing_changes_nothing(self, harness: Harness) -> None:
         identity, _ = reach(harness, State.PENDING)
         before = recall(harness, identity)
-        replies = harness.race([Due(Work.PENDING, ALL) for _ in range(8)])
+        replies = harness.race([ops.Due(ops.Work.PENDING, ALL) for _ in range(8)])
         assert all(reply.cases == (before,) for reply in replies)
         assert recall(harness, identity) == before
 
@@ -282,36 +246,36 @@ class KnownRecords:
 
     OURS = terms("shop", "POST /payments", retention=RETENTION, tombstone=TOMBSTONE)
     OTHERS = (terms("shop", "POST /refunds"), terms("", "POST /payments"), terms("shop", "*"))
-    KNOWN = RouteScope("shop", ("POST /payments", "once mail"))
+    KNOWN = ops.RouteScope("shop", ("POST /payments", "once mail"))
 
     def made(self, harness: Harness, under: TermsId, on_lapse: OnLapse) -> Identity:
         identity = new_identity()
         op = replace(claim(identity, new_fence(), on_lapse=on_lapse), terms=under)
-        assert isinstance(harness.perform(op), Claimed)
+        assert isinstance(harness.perform(op), ops.Claimed)
         return identity
 
     def unknown(self, harness: Harness, under: TermsId) -> Identity:
         identity = new_identity()
         op = replace(claim(identity, new_fence()), terms=under)
         harness.perform(op)
-        harness.perform(Suspend(identity, op.fence, "timed out", 0))
+        harness.perform(ops.Suspend(identity, op.fence, "timed out", 0))
         return identity
 
     def agree(self, harness: Harness) -> None:
         for each in (self.OURS, *self.OTHERS):
-            harness.perform(Agree(each))
+            harness.perform(ops.Agree(each))
 
     def test_a_case_and_a_glimpse_have_their_terms(self, harness: Harness) -> None:
         self.agree(harness)
         ours, lost = (self.unknown(harness, under) for under in (self.OURS.id, TermsId(7)))
         assert recall(harness, ours).terms == self.OURS
         assert recall(harness, lost).terms is None
-        seen = harness.perform(Scan((State.UNKNOWN,), ALL)).glimpses
+        seen = harness.perform(ops.Scan((State.UNKNOWN,), ALL)).glimpses
         assert {each.identity: each.terms for each in seen} == {ours: self.OURS, lost: None}
 
     def test_terms_are_agreed_to_as_often_as_one_likes(self, harness: Harness) -> None:
-        replies = harness.race([Agree(self.OURS)] * RACERS)
-        assert {type(reply) for reply in replies} == {Agreed}
+        replies = harness.race([ops.Agree(self.OURS)] * RACERS)
+        assert {type(reply) for reply in replies} == {ops.Agreed}
         assert recall(harness, self.unknown(harness, self.OURS.id)).terms == self.OURS
 
     def test_only_what_is_known_is_listed(self, harness: Harness) -> None:
@@ -320,10 +284,12 @@ class KnownRecords:
         for other in (*self.OTHERS, terms("never", "agreed to")):
             self.unknown(harness, other.id)
         harness.travel(MINUTE)
-        listed = harness.perform(Due(Work.UNKNOWN, ALL, self.KNOWN))
+        listed = harness.perform(ops.Due(ops.Work.UNKNOWN, ALL, self.KNOWN))
         assert {case.record.identity for case in listed.cases} == {*ours}
-        assert len(harness.perform(Due(Work.UNKNOWN, ALL)).cases) == 7
-        assert harness.perform(Due(Work.UNKNOWN, ALL, RouteScope("shop", ()))).cases == ()
+        assert len(harness.perform(ops.Due(ops.Work.UNKNOWN, ALL)).cases) == 7
+        assert (
+            harness.perform(ops.Due(ops.Work.UNKNOWN, ALL, ops.RouteScope("shop", ()))).cases == ()
+        )
 
     def test_others_do_not_fill_the_list(self, harness: Harness) -> None:
         self.agree(harness)
@@ -332,15 +298,15 @@ class KnownRecords:
         harness.travel(MINUTE)
         ours = self.unknown(harness, self.OURS.id)
         harness.travel(MINUTE)
-        listed = harness.perform(Due(Work.UNKNOWN, 2, self.KNOWN))
+        listed = harness.perform(ops.Due(ops.Work.UNKNOWN, 2, self.KNOWN))
         assert [case.record.identity for case in listed.cases] == [ours]
 
     def test_the_next_one_that_is_known_is_told(self, harness: Harness) -> None:
         self.agree(harness)
         self.made(harness, self.OTHERS[0].id, OnLapse.RESUME)
-        assert harness.perform(Due(Work.LAPSED, ALL)).next_due is not None
+        assert harness.perform(ops.Due(ops.Work.LAPSED, ALL)).next_due is not None
         if "redis" not in harness.backend.url:  # which looks at the heads of its indexes only
-            assert harness.perform(Due(Work.LAPSED, ALL, self.KNOWN)).next_due is None
+            assert harness.perform(ops.Due(ops.Work.LAPSED, ALL, self.KNOWN)).next_due is None
 
     def test_what_is_due_is_counted_by_its_route(self, harness: Harness) -> None:
         self.agree(harness)
@@ -349,7 +315,7 @@ class KnownRecords:
         self.made(harness, self.OURS.id, OnLapse.UNKNOWN)  # the sweeper's, whoever that is
         self.made(harness, self.OTHERS[2].id, OnLapse.RESUME)
         harness.travel(LEASE + MINUTE)
-        assert harness.perform(CountDue(ALL)).routes == {
+        assert harness.perform(ops.CountDue(ALL)).routes == {
             ("shop", "POST /payments"): 2,
             ("", "POST /payments"): 1,
             ("shop", "*"): 1,
@@ -358,8 +324,8 @@ class KnownRecords:
 
     def test_the_sweeper_forgets_when_the_records_own_terms_say(self, harness: Harness) -> None:
         other = terms("shop", "POST /quotes", retention=5 * RETENTION)
-        harness.perform(Agree(self.OURS))
-        harness.perform(Agree(other))
+        harness.perform(ops.Agree(self.OURS))
+        harness.perform(ops.Agree(other))
         made = [self.made(harness, under.id, OnLapse.RELEASE) for under in (self.OURS, other)]
         lost = self.made(harness, TermsId(7), OnLapse.RELEASE)
         harness.travel(LEASE)
@@ -371,7 +337,7 @@ class KnownRecords:
         assert recall(harness, lost).record.state is State.IN_PROGRESS  # its next request's
 
     def test_what_has_lost_its_terms_holds_up_no_other(self, harness: Harness) -> None:
-        harness.perform(Agree(self.OURS))
+        harness.perform(ops.Agree(self.OURS))
         for _ in range(3):
             self.made(harness, TermsId(7), OnLapse.RELEASE)
             harness.perform(replace(accept(new_identity(), new_fence()), terms=TermsId(7)))
@@ -379,7 +345,7 @@ class KnownRecords:
         ours, deferred = self.made(harness, self.OURS.id, OnLapse.RELEASE), new_identity()
         harness.perform(replace(accept(deferred, new_fence()), terms=self.OURS.id))
         harness.travel(PATIENCE + LEASE)
-        for op in (Sweep(2), Abandon(2, b"408")):
+        for op in (ops.Sweep(2), ops.Abandon(2, b"408")):
             while harness.perform(op).more:
                 pass
         assert recall(harness, ours).record.state is State.FAILED_RETRYABLE
@@ -388,7 +354,7 @@ class KnownRecords:
     def test_the_abandoner_keeps_its_answer_as_long_as_the_terms_say(
         self, harness: Harness
     ) -> None:
-        harness.perform(Agree(self.OURS))
+        harness.perform(ops.Agree(self.OURS))
         known, lost = new_identity(), new_identity()
         for identity, under in ((known, self.OURS.id), (lost, TermsId(7))):
             harness.perform(replace(accept(identity, new_fence()), terms=under))
@@ -411,7 +377,7 @@ class Browsing:
         made = sorted(reach(harness, State.COMPLETED)[0] for _ in range(5))
         pages: list[Identity] = []
         after: Identity | None = None
-        while cases := harness.perform(Browse((State.COMPLETED,), 2, after)).cases:
+        while cases := harness.perform(ops.Browse((State.COMPLETED,), 2, after)).cases:
             assert len(cases) <= 2
             pages += [case.record.identity for case in cases]
             after = pages[-1]
@@ -420,15 +386,15 @@ class Browsing:
     def test_dead_letters_are_those_nobody_looks_at(self, harness: Harness) -> None:
         made = {state: reach(harness, state)[0] for state in State}  # suspended without a probe
         identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Suspend(identity, fence, "timed out", 0))
+        applied(harness, ops.Suspend(identity, fence, "timed out", 0))
         assert browse(harness, State.UNKNOWN, dead=True) == {made[State.UNKNOWN]}
         assert browse(harness, *State, dead=True) == {made[State.UNKNOWN]}
         assert browse(harness, State.UNKNOWN) == {made[State.UNKNOWN], identity}
 
     def test_a_case_shows_all_that_is_kept(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Advance(identity, fence, b"journal"))
-        (case,) = harness.perform(Browse((State.IN_PROGRESS,), ALL)).cases
+        applied(harness, ops.Advance(identity, fence, b"journal"))
+        (case,) = harness.perform(ops.Browse((State.IN_PROGRESS,), ALL)).cases
         assert case == recall(harness, identity)
 
 
@@ -447,7 +413,7 @@ class Scanning:
         pages: list[Identity] = []
         after: Identity | None = None
         for _ in range(10):  # 18 records at 2 a page, and an empty one
-            page = harness.perform(Scan(states, 2, after))
+            page = harness.perform(ops.Scan(states, 2, after))
             assert len(page.glimpses) <= 2
             pages += [each.identity for each in page.glimpses]
             if page.until is None:
@@ -462,7 +428,7 @@ class Scanning:
             identity, _ = reach(harness, state)
             case = recall(harness, identity)
             record = case.record
-            (seen,) = harness.perform(Scan((state,), ALL)).glimpses
+            (seen,) = harness.perform(ops.Scan((state,), ALL)).glimpses
             assert (seen.identity, seen.state, seen.origin) == (identity, state, case.origin)
             for name in ("on_lapse", "created_at", "leased_until", "expires_at", "forget_at"):
                 assert getattr(seen, name) == getattr(record, name)
@@ -476,21 +442,21 @@ class Scanning:
     def test_listing_changes_nothing(self, harness: Harness) -> None:
         identity, _ = reach(harness, State.COMPLETED)
         before = recall(harness, identity)
-        harness.race([Scan(tuple(State), ALL) for _ in range(4)])
+        harness.race([ops.Scan(tuple(State), ALL) for _ in range(4)])
         assert recall(harness, identity) == before
 
 
 class Counting:
     def test_keys_are_counted_by_tenant_and_tombstones_are_not(self, harness: Harness) -> None:
-        assert harness.perform(Count(ALL)).tenants == {}
+        assert harness.perform(ops.Count(ALL)).tenants == {}
         for state in State:
             reach(harness, state)
         odd = "zoë  \0\U0001f600"
         for tenant in ("a", "A", "a ", odd, odd):
             origin = Origin(tenant, "POST", "/x", "0123456789abcdef")
             op = replace(claim(new_identity(), new_fence()), origin=origin)
-            assert isinstance(harness.perform(op), Claimed)
-        counted = harness.perform(Count(ALL))
+            assert isinstance(harness.perform(op), ops.Claimed)
+        counted = harness.perform(ops.Count(ALL))
         assert counted.until is None
         here = {"a": 1, "A": 1, "a ": 1, shown(odd): 2, shown(ORIGIN.tenant): len(State) - 1}
         assert counted.tenants == here
@@ -503,7 +469,7 @@ class Counting:
         ended = False
         after: Identity | None = None
         for _ in range(10):
-            page = harness.perform(Count(3, after))
+            page = harness.perform(ops.Count(3, after))
             pages.append(sum(page.tenants.values()))
             assert page.until is None or after is None or page.until > after
             if ended := page.until is None:
@@ -518,9 +484,9 @@ class Counting:
 class Sweeping:
     def test_a_sweep_does_what_a_lapse_does(self, harness: Harness) -> None:
         unknown, unknown_fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Open(unknown, unknown_fence, b"open"))
+        applied(harness, ops.Open(unknown, unknown_fence, b"open"))
         released, released_fence = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE)
-        applied(harness, Open(released, released_fence, b"open"))
+        applied(harness, ops.Open(released, released_fence, b"open"))
         queued, _ = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE, deferred=True)
         resumable, _ = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         left = recall(harness, resumable)
@@ -555,8 +521,8 @@ class Sweeping:
         released, _ = reach(harness, State.IN_PROGRESS, OnLapse.RELEASE)
         harness.travel(LEASE)
         sweep(harness)
-        assert due(harness, Work.UNKNOWN) == [unknown]
-        assert due(harness, Work.PENDING) == [queued]
+        assert due(harness, ops.Work.UNKNOWN) == [unknown]
+        assert due(harness, ops.Work.PENDING) == [queued]
         harness.travel(RETENTION)
         assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert harness.record(released) is None
@@ -565,7 +531,7 @@ class Sweeping:
         identity, fence = reach(harness, State.IN_PROGRESS)
         for _ in range(3):
             harness.travel(LEASE // 2)
-            applied(harness, Renew(identity, fence, LEASE))
+            applied(harness, ops.Renew(identity, fence, LEASE))
             assert sweep(harness) == {}
         before = recall(harness, identity)
         harness.travel(LEASE // 2)
@@ -576,8 +542,8 @@ class Sweeping:
 
     def test_a_retaken_record_is_swept_when_its_lease_ends(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Release(identity, fence, RETENTION, requeue=0))
-        applied(harness, Take(identity, fence, new_fence(), LEASE))
+        applied(harness, ops.Release(identity, fence, RETENTION, requeue=0))
+        applied(harness, ops.Take(identity, fence, new_fence(), LEASE))
         harness.travel(LEASE - 1 - harness.slack)
         assert sweep(harness) == {}
         harness.travel(1 + harness.slack)
@@ -596,7 +562,7 @@ class Sweeping:
         identity, _ = reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
         for _ in range(7):
-            harness.perform(Sweep(1))
+            harness.perform(ops.Sweep(1))
         assert existing(harness, identity).state is State.UNKNOWN
 
     def test_resumable_operations_never_clog_the_sweep(self, harness: Harness) -> None:
@@ -611,7 +577,7 @@ class Sweeping:
         for _ in range(5):
             reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
-        rounds = [harness.perform(Sweep(2)) for _ in range(3)]
+        rounds = [harness.perform(ops.Sweep(2)) for _ in range(3)]
         assert [each.counts[RecordEvent.LAPSE.value] for each in rounds] == [2, 2, 1]
         assert [each.more for each in rounds] == [True, True, False]
 
@@ -619,18 +585,18 @@ class Sweeping:
         for _ in range(20):
             reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
-        counts = [reply.counts for reply in harness.race([Sweep(ALL)] * 4)]
+        counts = [reply.counts for reply in harness.race([ops.Sweep(ALL)] * 4)]
         assert sum(count.get(RecordEvent.LAPSE.value, 0) for count in counts) == 20
 
     def test_completions_and_a_sweep_at_once(self, harness: Harness) -> None:
         held = [reach(harness, State.IN_PROGRESS, OnLapse.RELEASE) for _ in range(RACERS)]
         harness.travel(LEASE)
-        ops: list[StoreOperation[object]] = [complete(*each) for each in held]
-        ops.insert(RACERS // 2, Sweep(ALL))
-        replies = harness.race(ops)
+        asked: list[ops.StoreOperation[object]] = [complete(*each) for each in held]
+        asked.insert(RACERS // 2, ops.Sweep(ALL))
+        replies = harness.race(asked)
         tended = replies.pop(RACERS // 2)
-        assert isinstance(tended, Tended)
-        completed = [isinstance(reply, Applied) for reply in replies].count(True)
+        assert isinstance(tended, ops.Tended)
+        completed = [isinstance(reply, ops.Applied) for reply in replies].count(True)
         assert completed + tended.counts.get(RecordEvent.LAPSE_RELEASE.value, 0) == RACERS
         assert len(browse(harness, State.COMPLETED)) == completed
 
@@ -654,7 +620,7 @@ class Abandoning:
         self, harness: Harness
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Release(identity, fence, RETENTION, requeue=2 * PATIENCE))
+        applied(harness, ops.Release(identity, fence, RETENTION, requeue=2 * PATIENCE))
         harness.travel(PATIENCE)
         assert abandon(harness).counts == {RecordEvent.ABANDON.value: 1}
         assert existing(harness, identity).state is State.COMPLETED
@@ -668,13 +634,13 @@ class Abandoning:
     def test_a_worker_and_the_abandoner_at_once(self, harness: Harness) -> None:
         waiting = [reach(harness, State.PENDING) for _ in range(16)]
         harness.travel(PATIENCE)
-        ops: list[StoreOperation[object]]
-        ops = [Take(identity, seen, new_fence(), LEASE) for identity, seen in waiting]
-        ops.insert(8, Abandon(ALL, b"408"))
-        replies = harness.race(ops)
+        asked: list[ops.StoreOperation[object]]
+        asked = [ops.Take(identity, seen, new_fence(), LEASE) for identity, seen in waiting]
+        asked.insert(8, ops.Abandon(ALL, b"408"))
+        replies = harness.race(asked)
         tended = replies.pop(8)
-        assert isinstance(tended, Tended)
-        taken = [isinstance(reply, Applied) for reply in replies].count(True)
+        assert isinstance(tended, ops.Tended)
+        taken = [isinstance(reply, ops.Applied) for reply in replies].count(True)
         assert taken + tended.counts.get(RecordEvent.ABANDON.value, 0) == 16
 
     def test_a_round_is_bounded(self, harness: Harness) -> None:
@@ -702,7 +668,7 @@ class Reaping:
         self, harness: Harness, swept: bool
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Advance(identity, fence, b"journal"))
+        applied(harness, ops.Advance(identity, fence, b"journal"))
         applied(harness, complete(identity, fence))
         if swept:
             harness.travel(LEASE)
@@ -717,16 +683,16 @@ class Reaping:
         assert (case.record.state, case.record.fence) == (State.EXPIRED, fence)
         assert (case.record.snapshot, case.request, case.journal) == (None, None, None)
         assert case.due_at == case.record.forget_at
-        assert isinstance(harness.perform(claim(identity, new_fence())), Found)
+        assert isinstance(harness.perform(claim(identity, new_fence())), ops.Found)
         harness.travel(TOMBSTONE - 1 - harness.slack)
         assert reap(harness) == {}
         harness.travel(1 + harness.slack)
         assert reap(harness) == {RecordEvent.FORGET.value: 1}
-        assert isinstance(harness.perform(claim(identity, new_fence())), Claimed)
+        assert isinstance(harness.perform(claim(identity, new_fence())), ops.Claimed)
 
     def test_without_a_tombstone_nothing_stays(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Complete(identity, fence, SNAPSHOT, RETENTION, 0))
+        applied(harness, ops.Complete(identity, fence, SNAPSHOT, RETENTION, 0))
         harness.travel(RETENTION)
         sweep(harness)
         reap(harness)
@@ -757,7 +723,7 @@ class Reaping:
     def test_a_retaken_record_is_not_reaped(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.FAILED_RETRYABLE, deferred=True)
         harness.travel(RETENTION)
-        applied(harness, Retake(identity, fence, new_fence(), LEASE))
+        applied(harness, ops.Retake(identity, fence, new_fence(), LEASE))
         assert reap(harness) == {}
         assert existing(harness, identity).state is State.IN_PROGRESS
 
@@ -765,86 +731,90 @@ class Reaping:
         for _ in range(3):
             reach(harness, State.FAILED_RETRYABLE)
         harness.travel(RETENTION)
-        rounds = [harness.perform(Reap(2)) for _ in range(2)]
+        rounds = [harness.perform(ops.Reap(2)) for _ in range(2)]
         assert [each.counts[RecordEvent.FORGET.value] for each in rounds] == [2, 1]
         assert [each.more for each in rounds] == [True, False]
 
     def test_events_are_forgotten_in_their_time(self, harness: Harness) -> None:
         for number in range(3):
-            harness.perform(NoteEvent("stripe", f"evt_{number}", RETENTION))
-        harness.perform(NoteEvent("stripe", "late", 2 * RETENTION))
+            harness.perform(ops.NoteEvent("stripe", f"evt_{number}", RETENTION))
+        harness.perform(ops.NoteEvent("stripe", "late", 2 * RETENTION))
         assert reap(harness) == {}
         harness.travel(RETENTION)
-        rounds = [harness.perform(Reap(2)) for _ in range(2)]
+        rounds = [harness.perform(ops.Reap(2)) for _ in range(2)]
         assert [each.counts for each in rounds] == [{"events": 2}, {"events": 1}]
         assert [each.more for each in rounds] == [True, False]
-        assert not harness.perform(NoteEvent("stripe", "evt_1", None)).before
-        assert harness.perform(NoteEvent("stripe", "late", None)).before
+        assert not harness.perform(ops.NoteEvent("stripe", "evt_1", None)).before
+        assert harness.perform(ops.NoteEvent("stripe", "late", None)).before
 
     def test_claims_while_the_reaper_works(self, harness: Harness) -> None:
         old = [reach(harness, State.COMPLETED) for _ in range(RACERS)]
         harness.travel(RETENTION + TOMBSTONE)
-        ops: list[StoreOperation[object]] = [claim(identity, new_fence()) for identity, _ in old]
-        ops += [claim(new_identity(), new_fence()) for _ in range(RACERS)]
-        ops[RACERS:RACERS] = [Sweep(ALL), Reap(ALL), Reap(ALL)]
-        replies = harness.race(ops)
+        asked: list[ops.StoreOperation[object]] = [
+            claim(identity, new_fence()) for identity, _ in old
+        ]
+        asked += [claim(new_identity(), new_fence()) for _ in range(RACERS)]
+        asked[RACERS:RACERS] = [ops.Sweep(ALL), ops.Reap(ALL), ops.Reap(ALL)]
+        replies = harness.race(asked)
         fresh = replies[RACERS + 3 :]
-        assert all(isinstance(reply, Claimed) for reply in fresh)
+        assert all(isinstance(reply, ops.Claimed) for reply in fresh)
         sweep(harness)
         reap(harness)
-        for op, reply in zip(ops[:RACERS], replies[:RACERS], strict=True):
+        for op, reply in zip(asked[:RACERS], replies[:RACERS], strict=True):
             assert isinstance(op, type(claim(new_identity(), new_fence())))
             record = harness.record(op.identity)
-            assert (record and record.fence) == (op.fence if isinstance(reply, Claimed) else None)
+            assert (record and record.fence) == (
+                op.fence if isinstance(reply, ops.Claimed) else None
+            )
 
 
 class Leading:
     def test_one_leads_until_its_time_is_past(self, harness: Harness) -> None:
         first, second = new_fence(), new_fence()
-        led = harness.perform(Lead("sweeper", first, LEASE))
+        led = harness.perform(ops.Lead("sweeper", first, LEASE))
         assert led.leading
         assert near(harness, led.until, led.now + LEASE)
-        told = harness.perform(Lead("sweeper", second, LEASE))
+        told = harness.perform(ops.Lead("sweeper", second, LEASE))
         assert (told.leading, told.until) == (False, led.until)
         harness.travel(LEASE - 1 - harness.slack)
-        assert not harness.perform(Lead("sweeper", second, LEASE)).leading
+        assert not harness.perform(ops.Lead("sweeper", second, LEASE)).leading
         harness.travel(1 + harness.slack)
-        assert harness.perform(Lead("sweeper", second, LEASE)).leading
-        assert not harness.perform(Lead("sweeper", first, LEASE)).leading
+        assert harness.perform(ops.Lead("sweeper", second, LEASE)).leading
+        assert not harness.perform(ops.Lead("sweeper", first, LEASE)).leading
 
     def test_a_leader_stays_by_coming_again(self, harness: Harness) -> None:
         first, second = new_fence(), new_fence()
         for _ in range(3):
-            led = harness.perform(Lead("sweeper", first, LEASE))
+            led = harness.perform(ops.Lead("sweeper", first, LEASE))
             assert led.leading
             assert near(harness, led.until, led.now + LEASE)
             harness.travel(LEASE // 2)
-        assert not harness.perform(Lead("sweeper", second, LEASE)).leading
+        assert not harness.perform(ops.Lead("sweeper", second, LEASE)).leading
 
     def test_a_leader_gives_up_by_an_end_that_is_past(self, harness: Harness) -> None:
-        harness.perform(Lead("sweeper", fence := new_fence(), LEASE))
-        harness.perform(Lead("sweeper", fence, 0))
+        harness.perform(ops.Lead("sweeper", fence := new_fence(), LEASE))
+        harness.perform(ops.Lead("sweeper", fence, 0))
         harness.travel(1)
-        assert harness.perform(Lead("sweeper", new_fence(), LEASE)).leading
+        assert harness.perform(ops.Lead("sweeper", new_fence(), LEASE)).leading
 
     def test_who_leads_can_be_seen_without_leading(self, harness: Harness) -> None:
-        assert harness.perform(WhoLeads("sweeper")).until is None
-        led = harness.perform(Lead("sweeper", new_fence(), LEASE))
-        assert harness.perform(WhoLeads("sweeper")).until == led.until
+        assert harness.perform(ops.WhoLeads("sweeper")).until is None
+        led = harness.perform(ops.Lead("sweeper", new_fence(), LEASE))
+        assert harness.perform(ops.WhoLeads("sweeper")).until == led.until
         harness.travel(2 * LEASE)
-        seen = harness.perform(WhoLeads("sweeper"))
+        seen = harness.perform(ops.WhoLeads("sweeper"))
         assert seen.until is not None
         assert seen.until < seen.now
-        assert harness.perform(WhoLeads("reaper")).until is None
+        assert harness.perform(ops.WhoLeads("reaper")).until is None
 
     def test_offices_are_apart(self, harness: Harness) -> None:
-        assert harness.perform(Lead("sweeper", new_fence(), LEASE)).leading
-        assert harness.perform(Lead("reaper", new_fence(), LEASE)).leading
+        assert harness.perform(ops.Lead("sweeper", new_fence(), LEASE)).leading
+        assert harness.perform(ops.Lead("reaper", new_fence(), LEASE)).leading
 
     def test_one_of_many_leads(self, harness: Harness) -> None:
         def elected() -> list[bool]:
-            ops = [Lead("sweeper", new_fence(), LEASE) for _ in range(RACERS)]
-            return [reply.leading for reply in harness.race(ops)]
+            asked = [ops.Lead("sweeper", new_fence(), LEASE) for _ in range(RACERS)]
+            return [reply.leading for reply in harness.race(asked)]
 
         assert elected().count(True) == 1
         harness.travel(LEASE)
@@ -858,7 +828,9 @@ class Retiring:
         origin = Origin(tenant, "POST", "/", "key")
         op = replace(claim(new_identity(), new_fence()), origin=origin)
         harness.perform(op)
-        applied(harness, Complete(op.identity, op.fence, SNAPSHOT, RETENTION, TOMBSTONE, resource))
+        applied(
+            harness, ops.Complete(op.identity, op.fence, SNAPSHOT, RETENTION, TOMBSTONE, resource)
+        )
         return op.identity, op.fence
 
     def test_only_what_made_the_resource_for_the_tenant_is_retired(self, harness: Harness) -> None:
@@ -869,24 +841,24 @@ class Retiring:
             self.made(harness, None)[0],
             self.made(harness, "Charge/7")[0],
         ]
-        reply = harness.perform(Retire("charge/7", "tenant"))
+        reply = harness.perform(ops.Retire("charge/7", "tenant"))
         assert reply.count == 2
         for identity in mine:
             record = existing(harness, identity)
             assert near(harness, record.retired_at, reply.now)
             assert (record.state, record.snapshot) == (State.COMPLETED, SNAPSHOT)
             found = harness.perform(claim(identity, new_fence()))
-            assert isinstance(found, Found)
+            assert isinstance(found, ops.Found)
             assert found.record == record
         assert all(existing(harness, identity).retired_at is None for identity in others)
 
     def test_asked_again_the_first_time_stays(self, harness: Harness) -> None:
         identity, _ = self.made(harness, "charge/7")
-        harness.perform(Retire("charge/7", "tenant"))
+        harness.perform(ops.Retire("charge/7", "tenant"))
         first = existing(harness, identity)
         harness.travel(MINUTE)
         moved = MINUTE if harness.slack else 0
-        assert harness.perform(Retire("charge/7", "tenant")).count == 1
+        assert harness.perform(ops.Retire("charge/7", "tenant")).count == 1
         again = existing(harness, identity)
         assert first.retired_at is not None
         assert again.retired_at == first.retired_at - moved
@@ -895,7 +867,7 @@ class Retiring:
         long = "r" * 3000
         mine, _ = self.made(harness, long + "1")
         other, _ = self.made(harness, long + "2")
-        assert harness.perform(Retire(long + "1", "tenant")).count == 1
+        assert harness.perform(ops.Retire(long + "1", "tenant")).count == 1
         assert existing(harness, mine).retired_at is not None
         assert existing(harness, other).retired_at is None
 
@@ -904,5 +876,5 @@ class Retiring:
         harness.travel(RETENTION)
         sweep(harness)
         reap(harness)
-        assert harness.perform(Retire("charge/7", "tenant")).count == 0
+        assert harness.perform(ops.Retire("charge/7", "tenant")).count == 0
         assert existing(harness, identity).retired_at is None

@@ -6,20 +6,7 @@ import os
 
 import pytest
 
-from semel.core.operations.maintenance import Reap
-from semel.core.operations.outbox import (
-    BrowseEffects,
-    Effects,
-    Enqueue,
-    FindEffect,
-    MarkDelivered,
-    MarkFailed,
-    NoteEvent,
-    RenewEffects,
-    Requeue,
-    Shelf,
-    TakeEffects,
-)
+from semel.core import operations as ops
 from semel.core.records import Effect, Fence, Identity
 from semel.errors import ConfigurationError
 from tests.stores.contract import ACT, LEASE, MINUTE, RETENTION, new_fence, new_identity
@@ -34,27 +21,27 @@ def put(
     harness: Harness, *keys: str, name: str = "mail", order: str | None = None, delay: int = 0
 ) -> None:
     for key in keys:
-        assert harness.perform(Enqueue(key, None, name, b"", order, delay)).applied
+        assert harness.perform(ops.Enqueue(key, None, name, b"", order, delay)).applied
 
 
-def take(harness: Harness, fence: Fence | None = None, limit: int = ALL) -> Effects:
-    return harness.perform(TakeEffects(fence or new_fence(), MAIL, limit, LEASE))
+def take(harness: Harness, fence: Fence | None = None, limit: int = ALL) -> ops.Effects:
+    return harness.perform(ops.TakeEffects(fence or new_fence(), MAIL, limit, LEASE))
 
 
-def keys(effects: Effects) -> list[str]:
+def keys(effects: ops.Effects) -> list[str]:
     return [effect.key for effect in effects.effects]
 
 
-def browse(harness: Harness, shelf: Shelf) -> list[str]:
-    return keys(harness.perform(BrowseEffects(shelf, ALL)))
+def browse(harness: Harness, shelf: ops.Shelf) -> list[str]:
+    return keys(harness.perform(ops.BrowseEffects(shelf, ALL)))
 
 
 def deliver(harness: Harness, key: str, fence: Fence, provider_id: str | None = None) -> bool:
-    return harness.perform(MarkDelivered(key, fence, provider_id, RETENTION)).applied
+    return harness.perform(ops.MarkDelivered(key, fence, provider_id, RETENTION)).applied
 
 
 def fail(harness: Harness, key: str, fence: Fence, again_in: int | None = MINUTE) -> bool:
-    return harness.perform(MarkFailed(key, fence, "refused", again_in)).applied
+    return harness.perform(ops.MarkFailed(key, fence, "refused", again_in)).applied
 
 
 def dead(harness: Harness, key: str, order: str | None = None) -> Fence:
@@ -68,7 +55,7 @@ def dead(harness: Harness, key: str, order: str | None = None) -> Fence:
 class Taking:
     def test_what_was_written_is_taken(self, harness: Harness) -> None:
         identity, payload = Identity(new_identity()), os.urandom(100_000)
-        kept = harness.perform(Enqueue("key", identity, "mail", payload, "order"))
+        kept = harness.perform(ops.Enqueue("key", identity, "mail", payload, "order"))
         assert kept.applied
         (effect,) = take(harness).effects
         assert effect == Effect(
@@ -82,12 +69,12 @@ class Taking:
 
     def test_a_key_is_written_once(self, harness: Harness) -> None:
         put(harness, "key")
-        assert not harness.perform(Enqueue("key", None, "other", b"other")).applied
+        assert not harness.perform(ops.Enqueue("key", None, "other", b"other")).applied
         (effect,) = take(harness).effects
         assert (effect.name, effect.payload) == ("mail", b"")
 
     def test_of_many_that_write_one_key_one_does(self, harness: Harness) -> None:
-        replies = harness.race([Enqueue("key", None, "mail", b"")] * RACERS)
+        replies = harness.race([ops.Enqueue("key", None, "mail", b"")] * RACERS)
         assert [reply.applied for reply in replies].count(True) == 1
 
     def test_an_empty_outbox(self, harness: Harness) -> None:
@@ -115,8 +102,8 @@ class Taking:
         put(harness, "sms", name="sms")
         put(harness, "push", name="push", delay=MINUTE)
         assert keys(take(harness)) == ["mail"]
-        assert harness.perform(TakeEffects(new_fence(), (), ALL, LEASE)).effects == ()
-        both = harness.perform(TakeEffects(new_fence(), ("sms", "push"), ALL, LEASE))
+        assert harness.perform(ops.TakeEffects(new_fence(), (), ALL, LEASE)).effects == ()
+        both = harness.perform(ops.TakeEffects(new_fence(), ("sms", "push"), ALL, LEASE))
         assert keys(both) == ["sms"]
 
     def test_what_is_taken_is_nobody_elses_until_the_lease_ends(self, harness: Harness) -> None:
@@ -133,8 +120,8 @@ class Taking:
 
     def test_workers_at_once_take_different_effects(self, harness: Harness) -> None:
         put(harness, *[f"{n:02}" for n in range(40)])
-        ops = [TakeEffects(new_fence(), MAIL, 10, LEASE) for _ in range(8)]
-        taken = [key for reply in harness.race(ops) for key in keys(reply)]
+        asked = [ops.TakeEffects(new_fence(), MAIL, 10, LEASE) for _ in range(8)]
+        taken = [key for reply in harness.race(asked) for key in keys(reply)]
         assert len(taken) == len(set(taken))
         while more := keys(take(harness)):
             taken += more
@@ -146,7 +133,7 @@ class Taking:
         take(harness, fence, 2)
         take(harness, other)
         harness.travel(LEASE // 2)
-        assert harness.perform(RenewEffects(fence, LEASE)).applied
+        assert harness.perform(ops.RenewEffects(fence, LEASE)).applied
         harness.travel(LEASE // 2)
         assert keys(take(harness)) == ["c"]
         harness.travel(LEASE // 2)
@@ -157,7 +144,7 @@ class Taking:
         fence = new_fence()
         take(harness, fence)
         harness.travel(LEASE)
-        assert not harness.perform(RenewEffects(fence, LEASE)).applied
+        assert not harness.perform(ops.RenewEffects(fence, LEASE)).applied
         assert keys(take(harness)) == ["key"]
 
     def test_there_is_nothing_to_renew_when_all_is_done(self, harness: Harness) -> None:
@@ -166,7 +153,7 @@ class Taking:
         take(harness, fence)
         deliver(harness, "done", fence)
         fail(harness, "failed", fence, 10 * MINUTE)
-        assert not harness.perform(RenewEffects(fence, LEASE)).applied
+        assert not harness.perform(ops.RenewEffects(fence, LEASE)).applied
 
 
 class Ordered:
@@ -222,7 +209,7 @@ class Ordered:
         put(harness, "2", "3", order="a")
         fence = new_fence()
         assert keys(take(harness, fence)) == ["2"]
-        assert harness.perform(Requeue("1", ACT)).applied
+        assert harness.perform(ops.Requeue("1", ACT)).applied
         assert take(harness).effects == ()
         deliver(harness, "2", fence)
         assert keys(take(harness)) == ["1"]
@@ -238,7 +225,7 @@ class Ordered:
         done: list[str] = []
         for _ in range(5):
             fences = [new_fence() for _ in range(6)]
-            replies = harness.race([TakeEffects(fence, MAIL, 2, LEASE) for fence in fences])
+            replies = harness.race([ops.TakeEffects(fence, MAIL, 2, LEASE) for fence in fences])
             taken = [
                 (key, fence)
                 for fence, reply in zip(fences, replies, strict=True)
@@ -258,12 +245,12 @@ class Delivering:
         fence = new_fence()
         take(harness, fence)
         assert deliver(harness, "key", fence, "msg_1")
-        (effect,) = harness.perform(BrowseEffects(Shelf.DELIVERED, ALL)).effects
+        (effect,) = harness.perform(ops.BrowseEffects(ops.Shelf.DELIVERED, ALL)).effects
         assert (effect.provider_id, effect.error, effect.dead_at) == ("msg_1", None, None)
         assert effect.delivered_at is not None
         harness.travel(LEASE)
         assert take(harness).effects == ()
-        assert browse(harness, Shelf.WAITING) == []
+        assert browse(harness, ops.Shelf.WAITING) == []
 
     def test_once_delivered_it_is_forgotten_in_its_time(self, harness: Harness) -> None:
         for key in ("key", "waiting"):
@@ -271,11 +258,11 @@ class Delivering:
         fence = new_fence()
         take(harness, fence, limit=1)
         assert deliver(harness, "key", fence)
-        assert harness.perform(Reap(ALL)).counts == {}
+        assert harness.perform(ops.Reap(ALL)).counts == {}
         harness.travel(RETENTION)
-        assert harness.perform(Reap(ALL)).counts == {"effects": 1}
-        assert harness.perform(Enqueue("key", None, "mail", b"")).applied
-        assert not harness.perform(Enqueue("waiting", None, "mail", b"")).applied
+        assert harness.perform(ops.Reap(ALL)).counts == {"effects": 1}
+        assert harness.perform(ops.Enqueue("key", None, "mail", b"")).applied
+        assert not harness.perform(ops.Enqueue("waiting", None, "mail", b"")).applied
 
     def test_told_again_it_is_delivered_once(self, harness: Harness) -> None:
         put(harness, "key")
@@ -283,7 +270,7 @@ class Delivering:
         take(harness, fence)
         assert deliver(harness, "key", fence, "first")
         assert deliver(harness, "key", fence, "second")
-        (effect,) = harness.perform(BrowseEffects(Shelf.DELIVERED, ALL)).effects
+        (effect,) = harness.perform(ops.BrowseEffects(ops.Shelf.DELIVERED, ALL)).effects
         assert effect.provider_id == "first"
 
     def test_whoever_lost_it_does_not_deliver_it(self, harness: Harness) -> None:
@@ -295,7 +282,7 @@ class Delivering:
         assert not deliver(harness, "key", old)
         assert not fail(harness, "key", old)
         assert not fail(harness, "key", old, None)
-        assert browse(harness, Shelf.WAITING) == ["key"]
+        assert browse(harness, ops.Shelf.WAITING) == ["key"]
         assert deliver(harness, "key", new)
         assert not deliver(harness, "key", old)
 
@@ -315,7 +302,7 @@ class Delivering:
         take(harness, fence)
         assert fail(harness, "key", fence, again_in)
         assert deliver(harness, "key", fence)
-        assert browse(harness, Shelf.DELIVERED) == ["key"]
+        assert browse(harness, ops.Shelf.DELIVERED) == ["key"]
         assert not fail(harness, "key", fence)
 
     def test_what_is_not_there_is_not_delivered(self, harness: Harness) -> None:
@@ -351,7 +338,7 @@ class Delivering:
         fence = dead(harness, "key")
         harness.travel(1000 * RETENTION)
         assert take(harness).effects == ()
-        (effect,) = harness.perform(BrowseEffects(Shelf.DEAD, ALL)).effects
+        (effect,) = harness.perform(ops.BrowseEffects(ops.Shelf.DEAD, ALL)).effects
         assert (effect.tries, effect.error) == (1, "refused")
         assert effect.dead_at is not None
         assert fail(harness, "key", fence, None)
@@ -360,17 +347,17 @@ class Delivering:
         put(harness, "key")
         fence = new_fence()
         take(harness, fence)
-        assert harness.perform(MarkFailed("key", fence, "é\0\ud800", MINUTE)).applied
-        (effect,) = harness.perform(BrowseEffects(Shelf.WAITING, ALL)).effects
+        assert harness.perform(ops.MarkFailed("key", fence, "é\0\ud800", MINUTE)).applied
+        (effect,) = harness.perform(ops.BrowseEffects(ops.Shelf.WAITING, ALL)).effects
         assert effect.error == "é\\x00\\ud800"
 
 
 class DeadLetters:
     def test_a_dead_effect_is_tried_again_with_all_its_tries(self, harness: Harness) -> None:
         fence = dead(harness, "key")
-        assert harness.perform(Requeue("key", ACT)).applied
-        assert harness.perform(Requeue("key", ACT)).applied
-        assert browse(harness, Shelf.DEAD) == []
+        assert harness.perform(ops.Requeue("key", ACT)).applied
+        assert harness.perform(ops.Requeue("key", ACT)).applied
+        assert browse(harness, ops.Shelf.DEAD) == []
         assert not deliver(harness, "key", fence)
         assert not fail(harness, "key", fence)
         (effect,) = take(harness).effects
@@ -378,52 +365,52 @@ class DeadLetters:
 
     def test_a_dead_effect_is_dropped_for_good(self, harness: Harness) -> None:
         dead(harness, "key")
-        assert harness.perform(Requeue("key", ACT, drop=True)).applied
-        assert harness.perform(Requeue("key", ACT, drop=True)).applied
-        assert all(browse(harness, shelf) == [] for shelf in Shelf)
-        assert not harness.perform(Requeue("key", ACT)).applied
+        assert harness.perform(ops.Requeue("key", ACT, drop=True)).applied
+        assert harness.perform(ops.Requeue("key", ACT, drop=True)).applied
+        assert all(browse(harness, shelf) == [] for shelf in ops.Shelf)
+        assert not harness.perform(ops.Requeue("key", ACT)).applied
 
     def test_only_dead_effects_are_dropped(self, harness: Harness) -> None:
         put(harness, "waiting", "delivered")
         fence = new_fence()
         take(harness, fence)
         deliver(harness, "delivered", fence)
-        assert not harness.perform(Requeue("waiting", ACT, drop=True)).applied
-        assert not harness.perform(Requeue("delivered", ACT, drop=True)).applied
-        assert not harness.perform(Requeue("delivered", ACT)).applied
-        assert browse(harness, Shelf.WAITING) == ["waiting"]
-        assert browse(harness, Shelf.DELIVERED) == ["delivered"]
+        assert not harness.perform(ops.Requeue("waiting", ACT, drop=True)).applied
+        assert not harness.perform(ops.Requeue("delivered", ACT, drop=True)).applied
+        assert not harness.perform(ops.Requeue("delivered", ACT)).applied
+        assert browse(harness, ops.Shelf.WAITING) == ["waiting"]
+        assert browse(harness, ops.Shelf.DELIVERED) == ["delivered"]
 
     def test_what_is_under_way_is_not_disturbed(self, harness: Harness) -> None:
         put(harness, "key")
         fence = new_fence()
         take(harness, fence)
-        assert harness.perform(Requeue("key", ACT)).applied
+        assert harness.perform(ops.Requeue("key", ACT)).applied
         assert take(harness).effects == ()
         assert deliver(harness, "key", fence)
 
     def test_one_is_found_wherever_it_is(self, harness: Harness) -> None:
         put(harness, "key", "other", delay=MINUTE)
-        (seen,) = (found := harness.perform(FindEffect("key"))).effects
+        (seen,) = (found := harness.perform(ops.FindEffect("key"))).effects
         assert near(harness, seen.due_at, found.now + MINUTE)
         assert (seen.key, seen.tries, seen.leased_until) == ("key", 0, None)
         harness.travel(MINUTE)
         (taken, _) = take(harness, fence := new_fence()).effects
-        found = harness.perform(FindEffect("key"))
+        found = harness.perform(ops.FindEffect("key"))
         assert found.effects == (taken,)
         assert near(harness, taken.leased_until, found.now + LEASE)
-        harness.perform(MarkFailed("key", fence, "refused", None))
-        (seen,) = harness.perform(FindEffect("key")).effects
+        harness.perform(ops.MarkFailed("key", fence, "refused", None))
+        (seen,) = harness.perform(ops.FindEffect("key")).effects
         assert (seen.error, seen.due_at, seen.leased_until) == ("refused", None, None)
         assert seen.dead_at is not None
-        assert harness.perform(FindEffect("KEY")).effects == ()
+        assert harness.perform(ops.FindEffect("KEY")).effects == ()
 
     def test_a_page_goes_on_where_the_last_one_ended(self, harness: Harness) -> None:
         made = ["A", "B", "a", "b", "é", "😀"]
         put(harness, *reversed(made))
         pages: list[str] = []
         after: str | None = None
-        while more := keys(harness.perform(BrowseEffects(Shelf.WAITING, 2, after))):
+        while more := keys(harness.perform(ops.BrowseEffects(ops.Shelf.WAITING, 2, after))):
             pages += more
             after = more[-1]
         assert pages == made
@@ -432,28 +419,31 @@ class DeadLetters:
     def test_a_key_that_cannot_be_kept_exactly_is_refused(
         self, harness: Harness, text: str
     ) -> None:
-        for op in (Enqueue(text, None, "mail", b""), Enqueue("key", None, "mail", b"", text)):
+        for op in (
+            ops.Enqueue(text, None, "mail", b""),
+            ops.Enqueue("key", None, "mail", b"", text),
+        ):
             with pytest.raises(ConfigurationError):
                 harness.perform(op)
-        assert browse(harness, Shelf.WAITING) == []
+        assert browse(harness, ops.Shelf.WAITING) == []
 
 
 class Events:
     def test_an_event_is_noted_once(self, harness: Harness) -> None:
-        assert not harness.perform(NoteEvent("stripe", "evt_1", None)).before
-        assert not harness.perform(NoteEvent("stripe", "evt_1", RETENTION)).before
-        assert harness.perform(NoteEvent("stripe", "evt_1", RETENTION)).before
-        assert harness.perform(NoteEvent("stripe", "evt_1", None)).before
+        assert not harness.perform(ops.NoteEvent("stripe", "evt_1", None)).before
+        assert not harness.perform(ops.NoteEvent("stripe", "evt_1", RETENTION)).before
+        assert harness.perform(ops.NoteEvent("stripe", "evt_1", RETENTION)).before
+        assert harness.perform(ops.NoteEvent("stripe", "evt_1", None)).before
 
     def test_asking_notes_nothing(self, harness: Harness) -> None:
         for _ in range(2):
-            assert not harness.perform(NoteEvent("stripe", "evt_1", None)).before
+            assert not harness.perform(ops.NoteEvent("stripe", "evt_1", None)).before
 
     def test_sources_are_apart(self, harness: Harness) -> None:
-        harness.perform(NoteEvent("stripe", "evt_1", RETENTION))
-        assert not harness.perform(NoteEvent("adyen", "evt_1", None)).before
-        assert not harness.perform(NoteEvent("stripe", "EVT_1", None)).before
+        harness.perform(ops.NoteEvent("stripe", "evt_1", RETENTION))
+        assert not harness.perform(ops.NoteEvent("adyen", "evt_1", None)).before
+        assert not harness.perform(ops.NoteEvent("stripe", "EVT_1", None)).before
 
     def test_of_many_one_is_the_first(self, harness: Harness) -> None:
-        replies = harness.race([NoteEvent("stripe", "evt_1", RETENTION)] * RACERS)
+        replies = harness.race([ops.NoteEvent("stripe", "evt_1", RETENTION)] * RACERS)
         assert [reply.before for reply in replies].count(False) == 1

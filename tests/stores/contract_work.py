@@ -6,31 +6,7 @@ import os
 
 import pytest
 
-from semel.core.operations.maintenance import Sweep
-from semel.core.operations.requests import (
-    Accepted,
-    Advance,
-    Applied,
-    Claimed,
-    Complete,
-    EvictUnknown,
-    Found,
-    Inquire,
-    Lapse,
-    NoRecord,
-    Open,
-    Recall,
-    Recalled,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    Stale,
-    Suspend,
-    Take,
-)
+from semel.core import operations as ops
 from semel.core.records import Case, Fence, Identity, OnLapse, State
 from tests.stores.contract import (
     ACT,
@@ -59,8 +35,8 @@ from tests.stores.harness import RACERS, Harness
 
 
 def recall(harness: Harness, identity: Identity) -> Case:
-    reply = harness.perform(Recall(identity))
-    assert isinstance(reply, Recalled), reply
+    reply = harness.perform(ops.Recall(identity))
+    assert isinstance(reply, ops.Recalled), reply
     return reply.case
 
 
@@ -74,7 +50,7 @@ class Deferred:
     def test_accepting_stores_the_request_and_its_deadline(self, harness: Harness) -> None:
         identity, fence = new_identity(), new_fence()
         reply = harness.perform(accept(identity, fence))
-        assert isinstance(reply, Accepted)
+        assert isinstance(reply, ops.Accepted)
         case = recall(harness, identity)
         assert (case.record.state, case.record.fence) == (State.PENDING, fence)
         assert (case.request, case.journal, case.resource, case.tries) == (REQUEST, None, None, 0)
@@ -84,45 +60,47 @@ class Deferred:
 
     def test_an_own_acceptance_asked_again_is_accepted(self, harness: Harness) -> None:
         op = accept(new_identity(), new_fence())
-        assert isinstance(harness.perform(op), Accepted)
-        assert isinstance(harness.perform(op), Accepted)
+        assert isinstance(harness.perform(op), ops.Accepted)
+        assert isinstance(harness.perform(op), ops.Accepted)
 
     @EVERY_STATE
     def test_accepting_never_changes_a_record(self, harness: Harness, state: State) -> None:
         identity, _ = reach(harness, state)
         before = existing(harness, identity)
         reply = harness.perform(accept(identity, new_fence()))
-        assert isinstance(reply, Found)
+        assert isinstance(reply, ops.Found)
         assert reply.record == before == existing(harness, identity)
 
     def test_an_own_acceptance_that_was_taken_is_found(self, harness: Harness) -> None:
         op = accept(new_identity(), new_fence())
         harness.perform(op)
-        applied(harness, Take(op.identity, op.fence, new_fence(), LEASE))
-        assert isinstance(harness.perform(op), Found)
+        applied(harness, ops.Take(op.identity, op.fence, new_fence(), LEASE))
+        assert isinstance(harness.perform(op), ops.Found)
 
     def test_a_key_that_is_too_old_is_not_accepted(self, harness: Harness) -> None:
         op = accept(new_identity(), new_fence(), fresh_until=now_of(harness) - 1)
-        assert harness.perform(op) == Stale()
+        assert harness.perform(op) == ops.Stale()
         assert harness.record(op.identity) is None
 
     def test_one_of_many_acceptances_wins(self, harness: Harness) -> None:
         identity = new_identity()
         replies = harness.race([accept(identity, new_fence()) for _ in range(RACERS)])
-        assert [isinstance(reply, Accepted) for reply in replies].count(True) == 1
+        assert [isinstance(reply, ops.Accepted) for reply in replies].count(True) == 1
 
     def test_one_of_many_workers_takes_it(self, harness: Harness) -> None:
         identity, seen = reach(harness, State.PENDING)
-        ops = [Take(identity, seen, new_fence(), LEASE) for _ in range(RACERS)]
-        replies = harness.race(ops)
+        asked = [ops.Take(identity, seen, new_fence(), LEASE) for _ in range(RACERS)]
+        replies = harness.race(asked)
         winners = [
-            op.fence for op, reply in zip(ops, replies, strict=True) if isinstance(reply, Applied)
+            op.fence
+            for op, reply in zip(asked, replies, strict=True)
+            if isinstance(reply, ops.Applied)
         ]
         assert winners == [existing(harness, identity).fence]
 
     def test_taking_burns_the_fence_and_begins_a_lease(self, harness: Harness) -> None:
         identity, seen = reach(harness, State.PENDING)
-        reply = applied(harness, Take(identity, seen, new_fence(), LEASE))
+        reply = applied(harness, ops.Take(identity, seen, new_fence(), LEASE))
         assert near(harness, reply.leased_until, reply.now + LEASE)
         case = recall(harness, identity)
         assert case.request == REQUEST
@@ -131,7 +109,7 @@ class Deferred:
 
     def test_a_take_whose_lease_is_past_is_not_handed_out_again(self, harness: Harness) -> None:
         identity, seen = reach(harness, State.PENDING)
-        op = Take(identity, seen, new_fence(), LEASE)
+        op = ops.Take(identity, seen, new_fence(), LEASE)
         applied(harness, op)
         applied(harness, op)
         harness.travel(LEASE)
@@ -144,10 +122,10 @@ class Deferred:
         deadline = existing(harness, identity).leased_until
         assert deadline is not None
         fence = new_fence()
-        applied(harness, Take(identity, seen, fence, LEASE))
-        applied(harness, Advance(identity, fence, b"so far"))
-        applied(harness, Open(identity, fence, b"open receipt"))
-        reply = applied(harness, Release(identity, fence, RETENTION, "busy", requeue=MINUTE))
+        applied(harness, ops.Take(identity, seen, fence, LEASE))
+        applied(harness, ops.Advance(identity, fence, b"so far"))
+        applied(harness, ops.Open(identity, fence, b"open receipt"))
+        reply = applied(harness, ops.Release(identity, fence, RETENTION, "busy", requeue=MINUTE))
         assert reply.state is State.PENDING
         case = recall(harness, identity)
         assert (case.request, case.journal) == (REQUEST, b"so far")
@@ -158,14 +136,14 @@ class Deferred:
 
     def test_nothing_waits_in_the_queue_beyond_its_deadline(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Release(identity, fence, RETENTION, requeue=2 * PATIENCE))
+        applied(harness, ops.Release(identity, fence, RETENTION, requeue=2 * PATIENCE))
         case = recall(harness, identity)
         assert case.due_at == case.record.leased_until
 
     def test_only_a_deferred_request_goes_back_to_the_queue(self, harness: Harness) -> None:
         identity, fence = new_identity(), new_fence()
         harness.perform(claim(identity, fence, request=REQUEST))
-        op = Release(identity, fence, RETENTION, requeue=MINUTE)
+        op = ops.Release(identity, fence, RETENTION, requeue=MINUTE)
         assert applied(harness, op).state is State.FAILED_RETRYABLE
         assert applied(harness, op).state is State.FAILED_RETRYABLE
         assert existing(harness, identity).forget_at is not None
@@ -177,8 +155,8 @@ class Deferred:
         assert recall(harness, identity).request == REQUEST
         harness.travel(RETENTION // 2)
         again = new_fence()
-        applied(harness, Retake(identity, fence, again, LEASE))
-        reply = applied(harness, Release(identity, again, RETENTION, requeue=0))
+        applied(harness, ops.Retake(identity, fence, again, LEASE))
+        reply = applied(harness, ops.Release(identity, again, RETENTION, requeue=0))
         assert reply.state is State.PENDING
         # The client asks anew, and its patience begins anew.
         assert near(harness, reply.leased_until, reply.now + PATIENCE)
@@ -190,9 +168,9 @@ class Deferred:
         deadline = existing(harness, identity).leased_until
         assert deadline is not None
         fence = new_fence()
-        applied(harness, Take(identity, seen, fence, LEASE))
+        applied(harness, ops.Take(identity, seen, fence, LEASE))
         harness.travel(LEASE)
-        reply = applied(harness, Lapse(identity, fence, RETENTION))
+        reply = applied(harness, ops.Lapse(identity, fence, RETENTION))
         assert reply.state is State.PENDING
         case = recall(harness, identity)
         assert near(harness, case.due_at, reply.now)
@@ -201,19 +179,19 @@ class Deferred:
         )
         assert case.request == REQUEST
 
-    @pytest.mark.parametrize("by", [Lapse, Sweep])
+    @pytest.mark.parametrize("by", [ops.Lapse, ops.Sweep])
     def test_a_request_that_lapses_past_its_deadline_was_due_at_its_deadline(
-        self, harness: Harness, by: type[Lapse | Sweep]
+        self, harness: Harness, by: type[ops.Lapse | ops.Sweep]
     ) -> None:
         """Where the abandoner looks, and not behind all that came due since."""
         identity, seen, fence = new_identity(), new_fence(), new_fence()
         harness.perform(accept(identity, seen, on_lapse=OnLapse.RELEASE, patience=MINUTE))
-        applied(harness, Take(identity, seen, fence, LEASE))
+        applied(harness, ops.Take(identity, seen, fence, LEASE))
         harness.travel(LEASE + 10 * MINUTE)
-        if by is Lapse:
-            applied(harness, Lapse(identity, fence, RETENTION))
+        if by is ops.Lapse:
+            applied(harness, ops.Lapse(identity, fence, RETENTION))
         else:
-            while harness.perform(Sweep(RACERS)).more:
+            while harness.perform(ops.Sweep(RACERS)).more:
                 continue  # others share the store
         case = recall(harness, identity)
         assert case.record.state is State.PENDING
@@ -224,12 +202,12 @@ class Deferred:
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
         harness.travel(LEASE)
-        assert applied(harness, Lapse(identity, fence, RETENTION)).state is State.UNKNOWN
+        assert applied(harness, ops.Lapse(identity, fence, RETENTION)).state is State.UNKNOWN
 
     def test_completing_drops_the_request_and_keeps_the_journal(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Advance(identity, fence, b"calls"))
-        applied(harness, Complete(identity, fence, b"", RETENTION, TOMBSTONE, "charge/7"))
+        applied(harness, ops.Advance(identity, fence, b"calls"))
+        applied(harness, ops.Complete(identity, fence, b"", RETENTION, TOMBSTONE, "charge/7"))
         case = recall(harness, identity)
         assert (case.request, case.journal, case.resource) == (None, b"calls", "charge/7")
         assert case.due_at == case.record.expires_at
@@ -238,8 +216,8 @@ class Deferred:
         self, harness: Harness
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Advance(identity, fence, b"calls"))
-        applied(harness, Suspend(identity, fence))
+        applied(harness, ops.Advance(identity, fence, b"calls"))
+        applied(harness, ops.Suspend(identity, fence))
         applied(harness, settle_happened(identity, fence))
         case = recall(harness, identity)
         assert (case.request, case.journal) == (None, b"calls")
@@ -247,9 +225,9 @@ class Deferred:
 
     def test_giving_up_drops_request_and_journal(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, Advance(identity, fence, b"calls"))
-        applied(harness, Suspend(identity, fence))
-        applied(harness, EvictUnknown(identity, fence, new_fence(), TOMBSTONE, ACT))
+        applied(harness, ops.Advance(identity, fence, b"calls"))
+        applied(harness, ops.Suspend(identity, fence))
+        applied(harness, ops.EvictUnknown(identity, fence, new_fence(), TOMBSTONE, ACT))
         case = recall(harness, identity)
         assert (case.request, case.journal) == (None, None)
         assert case.due_at == case.record.forget_at
@@ -261,43 +239,45 @@ class Points:
     def test_a_claim_stores_the_request(self, harness: Harness) -> None:
         identity, fence = new_identity(), new_fence()
         request = os.urandom(200_000)
-        assert isinstance(harness.perform(claim(identity, fence, request=request)), Claimed)
+        assert isinstance(harness.perform(claim(identity, fence, request=request)), ops.Claimed)
         assert recall(harness, identity).request == request
 
     def test_claims_at_once_each_store_their_own_request(self, harness: Harness) -> None:
-        ops = [claim(i := new_identity(), new_fence(), request=i[:4]) for _ in range(RACERS)]
-        ops += [claim(new_identity(), new_fence()) for _ in range(RACERS)]
-        assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
-        assert all(recall(harness, op.identity).request == op.request for op in ops)
+        asked = [claim(i := new_identity(), new_fence(), request=i[:4]) for _ in range(RACERS)]
+        asked += [claim(new_identity(), new_fence()) for _ in range(RACERS)]
+        assert all(isinstance(reply, ops.Claimed) for reply in harness.race(asked))
+        assert all(recall(harness, op.identity).request == op.request for op in asked)
 
     def test_completions_at_once_each_name_their_own_resource(self, harness: Harness) -> None:
-        ops = [claim(new_identity(), new_fence()) for _ in range(RACERS)]
-        harness.race(ops)
+        asked = [claim(new_identity(), new_fence()) for _ in range(RACERS)]
+        harness.race(asked)
         ends = [
-            Complete(op.identity, op.fence, b"", RETENTION, TOMBSTONE, f"r{n}" if n % 2 else None)
-            for n, op in enumerate(ops)
+            ops.Complete(
+                op.identity, op.fence, b"", RETENTION, TOMBSTONE, f"r{n}" if n % 2 else None
+            )
+            for n, op in enumerate(asked)
         ]
-        assert all(isinstance(reply, Applied) for reply in harness.race(ends))
+        assert all(isinstance(reply, ops.Applied) for reply in harness.race(ends))
         assert all(recall(harness, op.identity).resource == op.resource for op in ends)
 
     def test_an_absent_record_is_not_recalled(self, harness: Harness) -> None:
-        assert isinstance(harness.perform(Recall(new_identity())), NoRecord)
+        assert isinstance(harness.perform(ops.Recall(new_identity())), ops.NoRecord)
 
     def test_advancing_replaces_the_journal_and_nothing_else(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         before = existing(harness, identity)
         for journal in (b"one", b"one", b"\0two\xff"):
-            reply = applied(harness, Advance(identity, fence, journal))
+            reply = applied(harness, ops.Advance(identity, fence, journal))
             assert reply.leased_until == before.leased_until
             assert recall(harness, identity).journal == journal
         assert existing(harness, identity) == before
 
     def test_a_stale_holder_does_not_advance(self, harness: Harness) -> None:
         identity, old = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        applied(harness, Advance(identity, old, b"intent"))
+        applied(harness, ops.Advance(identity, old, b"intent"))
         harness.travel(LEASE)
-        applied(harness, Resume(identity, old, new_fence(), LEASE))
-        lost(harness, Advance(identity, old, b"stale"))
+        applied(harness, ops.Resume(identity, old, new_fence(), LEASE))
+        lost(harness, ops.Advance(identity, old, b"stale"))
         assert recall(harness, identity).journal == b"intent"
 
     def test_a_released_operation_is_retried_with_its_request_and_journal(
@@ -305,11 +285,11 @@ class Points:
     ) -> None:
         identity, fence = new_identity(), new_fence()
         harness.perform(claim(identity, fence, on_lapse=OnLapse.RESUME, request=REQUEST))
-        applied(harness, Advance(identity, fence, b"so far"))
-        applied(harness, Release(identity, fence, RETENTION))
+        applied(harness, ops.Advance(identity, fence, b"so far"))
+        applied(harness, ops.Release(identity, fence, RETENTION))
         case = recall(harness, identity)
         assert (case.request, case.journal) == (REQUEST, b"so far")
-        applied(harness, Retake(identity, fence, new_fence(), LEASE, OnLapse.RESUME))
+        applied(harness, ops.Retake(identity, fence, new_fence(), LEASE, OnLapse.RESUME))
         case = recall(harness, identity)
         assert (case.request, case.journal) == (REQUEST, b"so far")
         assert case.record.on_lapse is OnLapse.RESUME
@@ -318,7 +298,7 @@ class Points:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         before = existing(harness, identity)
         harness.travel(LEASE - 1 - harness.slack)
-        assert lost(harness, Resume(identity, fence, new_fence(), LEASE)) is not None
+        assert lost(harness, ops.Resume(identity, fence, new_fence(), LEASE)) is not None
         assert existing(harness, identity).fence == before.fence
 
     @pytest.mark.parametrize("on_lapse", [OnLapse.UNKNOWN, OnLapse.RELEASE])
@@ -328,22 +308,22 @@ class Points:
         identity, fence = reach(harness, State.IN_PROGRESS, on_lapse)
         harness.travel(LEASE)
         before = existing(harness, identity)
-        assert lost(harness, Resume(identity, fence, new_fence(), LEASE)) == before
+        assert lost(harness, ops.Resume(identity, fence, new_fence(), LEASE)) == before
 
     def test_a_resumable_operation_does_not_lapse(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         harness.travel(LEASE)
         before = existing(harness, identity)
-        assert lost(harness, Lapse(identity, fence, RETENTION)) == before
+        assert lost(harness, ops.Lapse(identity, fence, RETENTION)) == before
         assert existing(harness, identity) == before
 
     def test_resuming_keeps_request_and_journal(self, harness: Harness) -> None:
         identity, old = new_identity(), new_fence()
         harness.perform(claim(identity, old, on_lapse=OnLapse.RESUME, request=REQUEST))
-        applied(harness, Advance(identity, old, b"so far"))
+        applied(harness, ops.Advance(identity, old, b"so far"))
         harness.travel(LEASE)
         fence = new_fence()
-        reply = applied(harness, Resume(identity, old, fence, LEASE))
+        reply = applied(harness, ops.Resume(identity, old, fence, LEASE))
         assert near(harness, reply.leased_until, reply.now + LEASE)
         case = recall(harness, identity)
         assert (case.request, case.journal) == (REQUEST, b"so far")
@@ -353,17 +333,19 @@ class Points:
     def test_one_of_many_resumes_wins(self, harness: Harness) -> None:
         identity, seen = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         harness.travel(LEASE)
-        replies = harness.race([Resume(identity, seen, new_fence(), LEASE) for _ in range(RACERS)])
-        assert [isinstance(reply, Applied) for reply in replies].count(True) == 1
+        replies = harness.race(
+            [ops.Resume(identity, seen, new_fence(), LEASE) for _ in range(RACERS)]
+        )
+        assert [isinstance(reply, ops.Applied) for reply in replies].count(True) == 1
 
     @pytest.mark.parametrize("_round", ROUNDS)
     def test_completion_against_resumption(self, harness: Harness, _round: int) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         harness.travel(LEASE)
         replies = harness.race(
-            [complete(identity, fence), Resume(identity, fence, new_fence(), LEASE)]
+            [complete(identity, fence), ops.Resume(identity, fence, new_fence(), LEASE)]
         )
-        completed, resumed = (isinstance(reply, Applied) for reply in replies)
+        completed, resumed = (isinstance(reply, ops.Applied) for reply in replies)
         assert completed != resumed
         expected = State.COMPLETED if completed else State.IN_PROGRESS
         assert existing(harness, identity).state is expected
@@ -371,27 +353,27 @@ class Points:
     def test_a_renewed_operation_is_not_resumed(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
         harness.travel(LEASE // 2)
-        renewed = applied(harness, Renew(identity, fence, LEASE))
+        renewed = applied(harness, ops.Renew(identity, fence, LEASE))
         assert recall(harness, identity).due_at == renewed.leased_until
         harness.travel(LEASE // 2 + 1)
-        assert lost(harness, Resume(identity, fence, new_fence(), LEASE)) is not None
+        assert lost(harness, ops.Resume(identity, fence, new_fence(), LEASE)) is not None
 
     def test_a_call_that_happened_lets_its_operation_be_resumed_at_once(
         self, harness: Harness
     ) -> None:
         identity, old = new_identity(), new_fence()
         harness.perform(claim(identity, old, on_lapse=OnLapse.RESUME, request=REQUEST))
-        applied(harness, Advance(identity, old, b"intent"))
-        applied(harness, Suspend(identity, old, "timed out", probe_after=0))
-        applied(harness, Inquire(identity, old, 0, MINUTE))
-        op = SettleCall(identity, old, new_fence(), b"result", ACT)
+        applied(harness, ops.Advance(identity, old, b"intent"))
+        applied(harness, ops.Suspend(identity, old, "timed out", probe_after=0))
+        applied(harness, ops.Inquire(identity, old, 0, MINUTE))
+        op = ops.SettleCall(identity, old, new_fence(), b"result", ACT)
         assert applied(harness, op).state is State.IN_PROGRESS
         case = recall(harness, identity)
         assert (case.request, case.journal, case.tries) == (REQUEST, b"result", 0)
         assert case.record.reason == ACT.line
         assert case.record.lapsed(now_of(harness))
         assert lost(harness, complete(identity, old)) == case.record
-        applied(harness, Resume(identity, op.fence, new_fence(), LEASE))
+        applied(harness, ops.Resume(identity, op.fence, new_fence(), LEASE))
         assert recall(harness, identity).journal == b"result"
         assert lost(harness, op) is not None
 
@@ -401,16 +383,16 @@ class Points:
     ) -> None:
         identity, fence = reach(harness, State.UNKNOWN, on_lapse)
         before = existing(harness, identity)
-        assert lost(harness, SettleCall(identity, fence, new_fence(), b"", ACT)) == before
+        assert lost(harness, ops.SettleCall(identity, fence, new_fence(), b"", ACT)) == before
 
     @pytest.mark.parametrize("journal", [None, b"without the intent"])
     def test_an_absent_call_leaves_a_journal_for_the_retry(
         self, harness: Harness, journal: bytes | None
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        applied(harness, Advance(identity, fence, b"with the intent"))
-        applied(harness, Suspend(identity, fence))
-        applied(harness, SettleAbsent(identity, fence, new_fence(), RETENTION, ACT, journal))
+        applied(harness, ops.Advance(identity, fence, b"with the intent"))
+        applied(harness, ops.Suspend(identity, fence))
+        applied(harness, ops.SettleAbsent(identity, fence, new_fence(), RETENTION, ACT, journal))
         assert recall(harness, identity).journal == (journal or b"with the intent")
 
 
@@ -419,7 +401,7 @@ class Inquiries:
 
     def unknown(self, harness: Harness, probe_after: int | None = 0) -> tuple[Identity, Fence]:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, Suspend(identity, fence, "timed out", probe_after))
+        applied(harness, ops.Suspend(identity, fence, "timed out", probe_after))
         return identity, fence
 
     def test_a_suspended_record_is_due_when_it_is_to_be_asked_about(self, harness: Harness) -> None:
@@ -435,13 +417,13 @@ class Inquiries:
     def test_a_lapsed_record_is_due_at_once(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
-        reply = applied(harness, Lapse(identity, fence, RETENTION))
+        reply = applied(harness, ops.Lapse(identity, fence, RETENTION))
         assert near(harness, recall(harness, identity).due_at, reply.now)
 
     def test_an_inquiry_counts_and_comes_again(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness)
         for tries in range(3):
-            reply = applied(harness, Inquire(identity, fence, tries, MINUTE))
+            reply = applied(harness, ops.Inquire(identity, fence, tries, MINUTE))
             assert reply.state is State.UNKNOWN
             case = recall(harness, identity)
             assert case.tries == tries + 1
@@ -449,33 +431,33 @@ class Inquiries:
 
     def test_whoever_comes_second_does_not_ask(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness)
-        applied(harness, Inquire(identity, fence, 0, MINUTE))
+        applied(harness, ops.Inquire(identity, fence, 0, MINUTE))
         before = recall(harness, identity)
-        lost(harness, Inquire(identity, fence, 0, MINUTE))
-        lost(harness, Inquire(identity, fence, 2, MINUTE))
+        lost(harness, ops.Inquire(identity, fence, 0, MINUTE))
+        lost(harness, ops.Inquire(identity, fence, 2, MINUTE))
         assert recall(harness, identity) == before
 
     def test_one_of_many_inquiries_wins(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness)
-        replies = harness.race([Inquire(identity, fence, 0, MINUTE) for _ in range(RACERS)])
-        assert [isinstance(reply, Applied) for reply in replies].count(True) == 1
+        replies = harness.race([ops.Inquire(identity, fence, 0, MINUTE) for _ in range(RACERS)])
+        assert [isinstance(reply, ops.Applied) for reply in replies].count(True) == 1
         assert recall(harness, identity).tries == 1
 
     def test_giving_up_makes_a_dead_letter(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness)
-        applied(harness, Inquire(identity, fence, 0, None))
+        applied(harness, ops.Inquire(identity, fence, 0, None))
         assert recall(harness, identity).due_at is None
         assert existing(harness, identity).state is State.UNKNOWN
 
     def test_a_dead_letter_may_be_asked_about_again(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness, None)
-        applied(harness, Inquire(identity, fence, 0, 0))
+        applied(harness, ops.Inquire(identity, fence, 0, 0))
         assert recall(harness, identity).due_at is not None
 
     def test_a_late_completion_leaves_nothing_to_ask(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness)
         applied(harness, complete(identity, fence))
-        lost(harness, Inquire(identity, fence, 0, MINUTE))
+        lost(harness, ops.Inquire(identity, fence, 0, MINUTE))
         case = recall(harness, identity)
         assert case.due_at == case.record.expires_at
 
@@ -483,9 +465,9 @@ class Inquiries:
         self, harness: Harness
     ) -> None:
         identity, fence = self.unknown(harness)
-        applied(harness, Inquire(identity, fence, 0, MINUTE))
+        applied(harness, ops.Inquire(identity, fence, 0, MINUTE))
         settled, again = new_fence(), new_fence()
-        applied(harness, SettleAbsent(identity, fence, settled, RETENTION, ACT))
-        applied(harness, Retake(identity, settled, again, LEASE))
-        applied(harness, Suspend(identity, again, "timed out", 0))
+        applied(harness, ops.SettleAbsent(identity, fence, settled, RETENTION, ACT))
+        applied(harness, ops.Retake(identity, settled, again, LEASE))
+        applied(harness, ops.Suspend(identity, again, "timed out", 0))
         assert recall(harness, identity).tries == 0

@@ -9,38 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from semel.core.operations.acts import Act
-from semel.core.operations.audit import Erase
-from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep
-from semel.core.operations.requests import (
-    Accept,
-    Accepted,
-    Advance,
-    Claim,
-    Claimed,
-    Complete,
-    Evict,
-    EvictUnknown,
-    Fetch,
-    Forget,
-    Inquire,
-    Lapse,
-    Lost,
-    NoRecord,
-    Open,
-    Read,
-    Recall,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    SettleHappened,
-    StoreOperation,
-    Suspend,
-    Take,
-)
+from semel.core import operations as ops
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, RecordEvent
 from tests.stores.timeless import UNIT
@@ -53,10 +22,10 @@ class Dice(random.Random):
     past: float = 0.0
 
 
-Make: TypeAlias = Callable[[Dice, Identity, Fence], StoreOperation[Any]]
+Make: TypeAlias = Callable[[Dice, Identity, Fence], ops.StoreOperation[Any]]
 
 TENANT: Final = "tenant"
-ACT: Final = Act("tests", "to see what it does")
+ACT: Final = ops.Act("tests", "to see what it does")
 STALE: Final = 0.2
 """How often a fence of before is used where the last one would do."""
 LIMIT: Final = 1_000
@@ -94,10 +63,10 @@ def _origin(identity: Identity) -> Origin:
     return Origin(TENANT, "POST", "/payments", identity.hex())
 
 
-def _claim(dice: Dice, identity: Identity, _: Fence) -> Claim:
+def _claim(dice: Dice, identity: Identity, _: Fence) -> ops.Claim:
     on_lapse = dice.choice(list(OnLapse))
     request = dice.choice((None, some_bytes(dice)))
-    return Claim(
+    return ops.Claim(
         identity,
         new_fence(dice),
         "v1:abc",
@@ -111,71 +80,71 @@ def _claim(dice: Dice, identity: Identity, _: Fence) -> Claim:
     )
 
 
-def _accept(dice: Dice, identity: Identity, _: Fence) -> Accept:
+def _accept(dice: Dice, identity: Identity, _: Fence) -> ops.Accept:
     on_lapse = dice.choice(list(OnLapse))
     told = "v1:abc", b"\0fields", _origin(identity), some_bytes(dice)
-    return Accept(
+    return ops.Accept(
         identity, new_fence(dice), *told, either(dice), on_lapse, terms=dice.choice(TERMS).id
     )
 
 
-def _complete(dice: Dice, identity: Identity, fence: Fence) -> Complete:
+def _complete(dice: Dice, identity: Identity, fence: Fence) -> ops.Complete:
     resource = dice.choice((None, identity.hex()))
-    return Complete(identity, fence, some_bytes(dice), either(dice), either(dice), resource)
+    return ops.Complete(identity, fence, some_bytes(dice), either(dice), either(dice), resource)
 
 
-def _release(dice: Dice, identity: Identity, fence: Fence, *, requeue: bool = False) -> Release:
+def _release(dice: Dice, identity: Identity, fence: Fence, *, requeue: bool = False) -> ops.Release:
     later = dice.randint(0, 3) * UNIT if requeue else None
-    return Release(identity, fence, either(dice), dice.choice((None, "refused")), later)
+    return ops.Release(identity, fence, either(dice), dice.choice((None, "refused")), later)
 
 
-def _settle_happened(dice: Dice, identity: Identity, seen: Fence) -> SettleHappened:
+def _settle_happened(dice: Dice, identity: Identity, seen: Fence) -> ops.SettleHappened:
     times = either(dice), either(dice)
-    return SettleHappened(identity, seen, new_fence(dice), some_bytes(dice), *times, ACT)
+    return ops.SettleHappened(identity, seen, new_fence(dice), some_bytes(dice), *times, ACT)
 
 
-def _settle_absent(dice: Dice, identity: Identity, seen: Fence) -> SettleAbsent:
+def _settle_absent(dice: Dice, identity: Identity, seen: Fence) -> ops.SettleAbsent:
     journal = dice.choice((None, some_bytes(dice)))
-    return SettleAbsent(identity, seen, new_fence(dice), either(dice), ACT, journal)
+    return ops.SettleAbsent(identity, seen, new_fence(dice), either(dice), ACT, journal)
 
 
-def _evict_unknown(dice: Dice, identity: Identity, seen: Fence, *, free: bool) -> EvictUnknown:
-    return EvictUnknown(identity, seen, new_fence(dice), either(dice), ACT, free)
+def _evict_unknown(dice: Dice, identity: Identity, seen: Fence, *, free: bool) -> ops.EvictUnknown:
+    return ops.EvictUnknown(identity, seen, new_fence(dice), either(dice), ACT, free)
 
 
-def _lapse(dice: Dice, identity: Identity, seen: Fence) -> StoreOperation[Any]:
+def _lapse(dice: Dice, identity: Identity, seen: Fence) -> ops.StoreOperation[Any]:
     if dice.random() < 0.3:
-        return Sweep(LIMIT)
-    return Lapse(identity, seen, either(dice))
+        return ops.Sweep(LIMIT)
+    return ops.Lapse(identity, seen, either(dice))
 
 
-def _forget(dice: Dice, identity: Identity, seen: Fence) -> StoreOperation[Any]:
-    return Reap(LIMIT) if dice.random() < 0.3 else Forget(identity, seen)
+def _forget(dice: Dice, identity: Identity, seen: Fence) -> ops.StoreOperation[Any]:
+    return ops.Reap(LIMIT) if dice.random() < 0.3 else ops.Forget(identity, seen)
 
 
-def _advance(dice: Dice, identity: Identity, fence: Fence) -> StoreOperation[Any]:
-    return dice.choice((Advance, Open))(identity, fence, some_bytes(dice))
+def _advance(dice: Dice, identity: Identity, fence: Fence) -> ops.StoreOperation[Any]:
+    return dice.choice((ops.Advance, ops.Open))(identity, fence, some_bytes(dice))
 
 
-def _renew(dice: Dice, identity: Identity, fence: Fence) -> Renew:
+def _renew(dice: Dice, identity: Identity, fence: Fence) -> ops.Renew:
     """It pushes the end away; where no time passes, it is how a lease comes to its end."""
-    return Renew(identity, fence, -UNIT if dice.random() < dice.past else LONGEST)
+    return ops.Renew(identity, fence, -UNIT if dice.random() < dice.past else LONGEST)
 
 
-def _inquire(dice: Dice, identity: Identity, seen: Fence) -> Inquire:
-    return Inquire(identity, seen, dice.choice((0, 0, 1)), dice.choice((None, ahead(dice))))
+def _inquire(dice: Dice, identity: Identity, seen: Fence) -> ops.Inquire:
+    return ops.Inquire(identity, seen, dice.choice((0, 0, 1)), dice.choice((None, ahead(dice))))
 
 
-def _suspend(dice: Dice, identity: Identity, fence: Fence) -> Suspend:
+def _suspend(dice: Dice, identity: Identity, fence: Fence) -> ops.Suspend:
     after = dice.choice((None, ahead(dice)))
-    return Suspend(identity, fence, dice.choice((None, "timed out")), after)
+    return ops.Suspend(identity, fence, dice.choice((None, "timed out")), after)
 
 
 MAKERS: Final[Mapping[RecordEvent, Make]] = {
     RecordEvent.CLAIM: _claim,
     RecordEvent.ACCEPT: _accept,
-    RecordEvent.TAKE: lambda dice, i, f: Take(i, f, new_fence(dice), either(dice)),
-    RecordEvent.ABANDON: lambda dice, i, f: Abandon(LIMIT, some_bytes(dice)),
+    RecordEvent.TAKE: lambda dice, i, f: ops.Take(i, f, new_fence(dice), either(dice)),
+    RecordEvent.ABANDON: lambda dice, i, f: ops.Abandon(LIMIT, some_bytes(dice)),
     RecordEvent.REQUEUE: lambda dice, i, f: _release(dice, i, f, requeue=True),
     RecordEvent.RENEW: _renew,
     RecordEvent.ADVANCE: _advance,
@@ -185,23 +154,23 @@ MAKERS: Final[Mapping[RecordEvent, Make]] = {
     RecordEvent.LAPSE: _lapse,
     RecordEvent.LAPSE_RELEASE: _lapse,
     RecordEvent.LAPSE_REQUEUE: _lapse,
-    RecordEvent.LAPSE_RESUME: lambda dice, i, f: Resume(i, f, new_fence(dice), either(dice)),
-    RecordEvent.RETAKE: lambda dice, i, f: Retake(
+    RecordEvent.LAPSE_RESUME: lambda dice, i, f: ops.Resume(i, f, new_fence(dice), either(dice)),
+    RecordEvent.RETAKE: lambda dice, i, f: ops.Retake(
         i, f, new_fence(dice), either(dice), dice.choice(list(OnLapse))
     ),
     RecordEvent.SETTLE_HAPPENED: _settle_happened,
     RecordEvent.SETTLE_ABSENT: _settle_absent,
-    RecordEvent.SETTLE_CALL: lambda dice, i, f: SettleCall(
+    RecordEvent.SETTLE_CALL: lambda dice, i, f: ops.SettleCall(
         i, f, new_fence(dice), some_bytes(dice), ACT
     ),
     RecordEvent.INQUIRE: _inquire,
-    RecordEvent.RETIRE: lambda dice, i, f: Retire(i.hex(), TENANT),
-    RecordEvent.EXPIRE: lambda dice, i, f: Reap(LIMIT),
+    RecordEvent.RETIRE: lambda dice, i, f: ops.Retire(i.hex(), TENANT),
+    RecordEvent.EXPIRE: lambda dice, i, f: ops.Reap(LIMIT),
     RecordEvent.FORGET: _forget,
-    RecordEvent.EVICT: lambda dice, i, f: Evict(i, f, ACT),
+    RecordEvent.EVICT: lambda dice, i, f: ops.Evict(i, f, ACT),
     RecordEvent.EVICT_FORCED: lambda dice, i, f: _evict_unknown(dice, i, f, free=False),
     RecordEvent.EVICT_FREED: lambda dice, i, f: _evict_unknown(dice, i, f, free=True),
-    RecordEvent.ERASE: lambda dice, i, f: Erase(i, f, ACT),
+    RecordEvent.ERASE: lambda dice, i, f: ops.Erase(i, f, ACT),
 }
 """Every event of the table, but for the one that only a transaction has."""
 
@@ -209,9 +178,9 @@ ROWS: Final = [(row.source, row.event) for row in TABLE if row.event in MAKERS]
 """What a history can take of the table."""
 
 LOOKS: Final[tuple[Make, ...]] = (
-    lambda dice, i, f: Read(i),
-    lambda dice, i, f: Recall(i),
-    lambda dice, i, f: Fetch(i, f, b""),
+    lambda dice, i, f: ops.Read(i),
+    lambda dice, i, f: ops.Recall(i),
+    lambda dice, i, f: ops.Fetch(i, f, b""),
     _claim,
 )
 """Whoever looks, and whoever comes with the same key."""
@@ -226,7 +195,7 @@ class Board:
         self._fence = Fence(identity[:16])
         self._fences: tuple[Fence, ...] = (self._fence,)
 
-    def choose(self, dice: Dice) -> StoreOperation[Any]:
+    def choose(self, dice: Dice) -> ops.StoreOperation[Any]:
         luck = dice.random()
         if luck < 0.25:
             return dice.choice(LOOKS)(dice, self.identity, self._fence)
@@ -239,10 +208,10 @@ class Board:
         late = dice.random() < STALE  # what would be right, by somebody who had his time
         return make(dice, self.identity, dice.choice(self._fences) if late else self._fence)
 
-    def claim(self, dice: Dice) -> Claim:
+    def claim(self, dice: Dice) -> ops.Claim:
         return _claim(dice, self.identity, self._fence)
 
-    def learn(self, op: StoreOperation[Any], reply: Any) -> None:
+    def learn(self, op: ops.StoreOperation[Any], reply: Any) -> None:
         record: Record | None = getattr(reply, "record", None)
         case: Case | None = getattr(reply, "case", None)
         record = record if case is None else case.record
@@ -257,11 +226,11 @@ class Board:
 
     def _implied(self, reply: Any) -> State | None:
         match reply:
-            case Claimed():
+            case ops.Claimed():
                 return State.IN_PROGRESS
-            case Accepted():
+            case ops.Accepted():
                 return State.PENDING
-            case NoRecord() | Lost():  # a Lost with a record tells it
+            case ops.NoRecord() | ops.Lost():  # a Lost with a record tells it
                 return None
             case _:
                 return self._state

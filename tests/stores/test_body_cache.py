@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    Fetch,
-    Fetched,
-    Forget,
-    Found,
-    NoRecord,
-    Read,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity
 from semel.core.stored.snapshot import LARGE, Snapshot, encode
 from semel.errors import ConfigurationError
@@ -42,7 +31,7 @@ class Counting(MemoryBackend):
         self.fetched = 0
 
     def perform(self, op: Any) -> Any:
-        self.fetched += isinstance(op, Fetch)
+        self.fetched += isinstance(op, ops.Fetch)
         return super().perform(op)
 
 
@@ -64,10 +53,10 @@ class Node:
 
     def replay(self, identity: Identity) -> bytes | None:
         """As a request does it: read, then fetch."""
-        found = self.perform(Read(identity))
-        assert isinstance(found, Found)
-        reply = self.perform(Fetch(identity, found.record.fence, found.record.snapshot or b""))
-        return reply.snapshot if isinstance(reply, Fetched) else None
+        found = self.perform(ops.Read(identity))
+        assert isinstance(found, ops.Found)
+        reply = self.perform(ops.Fetch(identity, found.record.fence, found.record.snapshot or b""))
+        return reply.snapshot if isinstance(reply, ops.Fetched) else None
 
     def close(self) -> None:
         self.backend.close()
@@ -96,14 +85,14 @@ def completed(
 ) -> tuple[Identity, Fence]:
     identity, fence = identity or new_identity(), new_fence()
     perform = store.blocking().perform
-    assert isinstance(perform(Claim(identity, fence, "v1:", b"", ORIGIN, MINUTE)), Claimed)
-    assert isinstance(perform(Complete(identity, fence, body, MINUTE, MINUTE)), Applied)
+    assert isinstance(perform(ops.Claim(identity, fence, "v1:", b"", ORIGIN, MINUTE)), ops.Claimed)
+    assert isinstance(perform(ops.Complete(identity, fence, body, MINUTE, MINUTE)), ops.Applied)
     return identity, fence
 
 
 def forgotten(store: Counting, identity: Identity, seen: Fence) -> None:
     store.time.travel(10 * MINUTE)
-    assert isinstance(store.blocking().perform(Forget(identity, seen)), Applied)
+    assert isinstance(store.blocking().perform(ops.Forget(identity, seen)), ops.Applied)
 
 
 # ── in the process ────────────────────────────────────────────────────────────────────────────────
@@ -129,10 +118,10 @@ def test_a_key_s_second_life_has_its_own_body(store: Counting, portal: Portal, c
 
 def test_a_body_whose_head_is_another_is_not_given() -> None:
     local, body = BodyCache(ROOM), answer()
-    asked = Fetch(new_identity(), new_fence(), b"\0" + body[:64])
-    local.put(asked, Fetched(answer()))
+    asked = ops.Fetch(new_identity(), new_fence(), b"\0" + body[:64])
+    local.put(asked, ops.Fetched(answer()))
     assert local.get(asked) is None
-    local.put(asked, Fetched(body))
+    local.put(asked, ops.Fetched(body))
     assert local.get(asked) == body
 
 
@@ -141,19 +130,19 @@ def test_a_record_that_is_gone_is_gone(store: Counting, portal: Portal) -> None:
     identity, fence = completed(store, body)
     assert node.replay(identity) == body
     forgotten(store, identity, fence)
-    assert isinstance(node.perform(Read(identity)), NoRecord)
+    assert isinstance(node.perform(ops.Read(identity)), ops.NoRecord)
 
 
 def test_room_is_never_exceeded() -> None:
     local = BodyCache(10 * LARGE)
     names = [(new_identity(), new_fence()) for _ in range(50)]
     for identity, fence in names:
-        local.put(Fetch(identity, fence, b""), Fetched(os.urandom(2 * LARGE)))
+        local.put(ops.Fetch(identity, fence, b""), ops.Fetched(os.urandom(2 * LARGE)))
     halves = (local._young, local._old)
     assert sum(len(body) for half in halves for body in half.values()) <= 10 * LARGE
-    last = Fetch(*names[-1], b"\0" + local._young[names[-1]][:64])
+    last = ops.Fetch(*names[-1], b"\0" + local._young[names[-1]][:64])
     assert local.get(last) is not None
-    local.put(Fetch(new_identity(), new_fence(), b""), Fetched(os.urandom(6 * LARGE)))
+    local.put(ops.Fetch(new_identity(), new_fence(), b""), ops.Fetched(os.urandom(6 * LARGE)))
     assert local.get(last) is not None
 
 

@@ -21,18 +21,9 @@ def harness(
         yield opened
 
 
+@pytest.mark.parametrize("harness", EACH_ONCE, indirect=True, scope="module")
 class TestStateTable(contract.StateTable):
     """Both colours run the same plans: each store takes one."""
-
-    @pytest.fixture(scope="class", params=EACH_ONCE)
-    @classmethod
-    def harness(
-        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-    ) -> Iterator[Harness]:
-        folder = tmp_path_factory.mktemp(request.param)
-        server = server_of(request, request.param)
-        with open_harness(request.param, folder, server) as opened:
-            yield opened
 
 
 class TestClaims(contract.Claims): ...

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
-from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
-from semel.core.operations.requests import Agree
+from semel.core import operations as ops
+from semel.core.records import State
 from semel.errors import ConfigurationError
-from tests.stores import contract_maintenance, contract_outbox
-from tests.stores.contract import TERMS
+from semel.stores.postgres import PostgresBackend
+from tests.stores import contract_audit, contract_maintenance, contract_outbox
+from tests.stores.contract import RETENTION, TERMS, new_fence, reach
 from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, emptied, server_of
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module", params=EACH_ONCE)
@@ -26,7 +30,7 @@ def fresh(
 @pytest.fixture
 def harness(fresh: Callable[[], Harness]) -> Harness:
     made = fresh()
-    made.perform(Agree(TERMS))
+    made.perform(ops.Agree(TERMS))
     return made
 
 
@@ -85,6 +89,23 @@ class TestDeadLetters(contract_outbox.DeadLetters): ...
 class TestEvents(contract_outbox.Events): ...
 
 
+class TestAuditing(contract_audit.Auditing): ...
+
+
+@WITH_OUTBOX
+class TestAuditingEffects(contract_audit.AuditingEffects): ...
+
+
+class TestErasing(contract_audit.Erasing): ...
+
+
+class TestResealing(contract_audit.Resealing): ...
+
+
+@WITH_OUTBOX
+class TestResealingEffects(contract_audit.ResealingEffects): ...
+
+
 def test_a_store_says_whether_it_has_an_outbox(
     harness: Harness, request: pytest.FixtureRequest
 ) -> None:
@@ -92,6 +113,31 @@ def test_a_store_says_whether_it_has_an_outbox(
     assert harness.backend.capabilities.outbox == (name in OUTBOXES)
     if name not in OUTBOXES:
         with pytest.raises(ConfigurationError, match="has no outbox"):
-            harness.perform(Enqueue("key", None, "mail", b""))
+            harness.perform(ops.Enqueue("key", None, "mail", b""))
         with pytest.raises(ConfigurationError, match="has no outbox"):
-            harness.perform(BrowseEffects(Shelf.WAITING, 1))
+            harness.perform(ops.BrowseEffects(ops.Shelf.WAITING, 1))
+
+
+def test_an_act_that_came_second_leaves_no_entry_however_close_it_was(postgres_url: str) -> None:
+    """The second one has seen the record unknown, and waits for the first one's lock."""
+    backend = PostgresBackend(postgres_url, timeout=PATIENCE)
+    backend.migrate()
+    harness = Harness(backend, lambda _: None, 0, "sync")
+    identity, fence = reach(harness, State.UNKNOWN)
+    first, second = (
+        ops.SettleAbsent(identity, fence, new_fence(), RETENTION, ops.Act(name, "was first"))
+        for name in ("ann", "eve")
+    )
+    with psycopg.connect(postgres_url) as mine, psycopg.connect(postgres_url) as looking:
+        assert isinstance(backend.on(mine).perform(first), ops.Applied)
+        with ThreadPoolExecutor(1) as other:
+            waiting = other.submit(harness.perform, second)
+            looking.autocommit = True
+            blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            until(lambda: waiting.done() or looking.execute(blocked).fetchall())
+            assert not waiting.done()
+            mine.commit()
+            assert isinstance(waiting.result(PATIENCE), ops.Lost)
+    (entry,) = harness.perform(ops.BrowseAudit(9)).entries
+    assert entry.by == "ann"
+    harness.close()

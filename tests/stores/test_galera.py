@@ -11,20 +11,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Found,
-    Inquire,
-    Lost,
-    NoRecord,
-    Read,
-    Recall,
-    Recalled,
-    StoreOperation,
-    Suspend,
-)
+from semel.core import operations as ops
 from semel.core.records import State
 from semel.errors import StoreUnavailable
 from semel.stores.base import Backend
@@ -129,7 +116,7 @@ def opened(*urls: str) -> Iterator[list[Harness]]:
                 backend = MysqlBackend(url, timeout=PATIENCE)
                 harnesses.append(Harness(backend, lambda _: None, 0, colour))
                 stack.callback(harnesses[-1].close)
-                harnesses[-1].perform(Read(new_identity()))
+                harnesses[-1].perform(ops.Read(new_identity()))
         yield harnesses
 
 
@@ -145,19 +132,21 @@ def behind(node: GaleraNode) -> Iterator[None]:
 # ── one winner ────────────────────────────────────────────────────────────────────────────────────
 
 
-def raced(backends: list[Backend], count: int) -> list[list[tuple[Claim, Claimed | Found]]]:
+def raced(
+    backends: list[Backend], count: int
+) -> list[list[tuple[ops.Claim, ops.Claimed | ops.Found]]]:
     """For each key what each node said, all asked at the same moment."""
     identities = [new_identity() for _ in range(count)]
     starts = [Barrier(len(backends)) for _ in range(LANES)]
 
-    def run(place: int) -> list[tuple[Claim, Claimed | Found]]:
+    def run(place: int) -> list[tuple[ops.Claim, ops.Claimed | ops.Found]]:
         store, lane = backends[place // LANES].blocking(), place % LANES
-        said: list[tuple[Claim, Claimed | Found]] = []
+        said: list[tuple[ops.Claim, ops.Claimed | ops.Found]] = []
         for identity in identities[lane::LANES]:
             op = claim(identity, new_fence())
             starts[lane].wait(PATIENCE)
             reply = store.perform(op)
-            assert isinstance(reply, Claimed | Found)
+            assert isinstance(reply, ops.Claimed | ops.Found)
             said.append((op, reply))
         return said
 
@@ -170,10 +159,10 @@ def raced(backends: list[Backend], count: int) -> list[list[tuple[Claim, Claimed
     ]
 
 
-def has_one_winner(said: list[tuple[Claim, Claimed | Found]]) -> bool:
+def has_one_winner(said: list[tuple[ops.Claim, ops.Claimed | ops.Found]]) -> bool:
     """The others were told of the winner's record."""
-    winners = [op for op, reply in said if isinstance(reply, Claimed)]
-    seen = {reply.record.fence for _, reply in said if isinstance(reply, Found)}
+    winners = [op for op, reply in said if isinstance(reply, ops.Claimed)]
+    seen = {reply.record.fence for _, reply in said if isinstance(reply, ops.Found)}
     return len(winners) == 1 and seen == {winners[0].fence}
 
 
@@ -181,14 +170,14 @@ def conflicts(cluster: GaleraCluster) -> int:
     return sum(map(undone, cluster.nodes))
 
 
-def winners(said: list[list[tuple[Claim, Claimed | Found]]]) -> Counter[int]:
+def winners(said: list[list[tuple[ops.Claim, ops.Claimed | ops.Found]]]) -> Counter[int]:
     """How many keys each node has won; the others were told so."""
     assert all(map(has_one_winner, said))
     return Counter(
         place
         for each in said
         for place, (_, reply) in enumerate(each)
-        if isinstance(reply, Claimed)
+        if isinstance(reply, ops.Claimed)
     )
 
 
@@ -222,20 +211,20 @@ def test_a_key_that_a_node_knows_of_and_has_not_applied_is_not_claimed_there_aga
         opened(late.url_of(DATABASE)) as lates,
         ThreadPoolExecutor() as threads,
     ):
-        ops = [claim(new_identity(), new_fence()) for _ in COLOURS]
+        given = [claim(new_identity(), new_fence()) for _ in COLOURS]
         with behind(late):
-            for here, op in zip(firsts, ops, strict=True):
-                assert isinstance(here.perform(op), Claimed)
+            for here, op in zip(firsts, given, strict=True):
+                assert isinstance(here.perform(op), ops.Claimed)
             asked: list[Future[Any]] = []
-            for there, op in zip(lates, ops, strict=True):
+            for there, op in zip(lates, given, strict=True):
                 asked.append(threads.submit(there.perform, claim(op.identity, new_fence())))
-                asked.append(threads.submit(there.perform, Read(op.identity)))
+                asked.append(threads.submit(there.perform, ops.Read(op.identity)))
             until(lambda: len(at_work(late)) == len(asked))
             assert not any(each.done() for each in asked)
         for number, each in enumerate(asked):
             found = each.result(PATIENCE)
-            assert isinstance(found, Found)
-            assert found.record.fence == ops[number // 2].fence
+            assert isinstance(found, ops.Found)
+            assert found.record.fence == given[number // 2].fence
 
 
 def at_work(node: GaleraNode) -> list[tuple[Any, ...]]:
@@ -265,24 +254,24 @@ def test_a_change_that_another_node_was_first_with_is_not_acknowledged(
         url = f"mysql://root@127.0.0.1:{relay.port}/{DATABASE}"
         harness = Harness(MysqlBackend(url, timeout=PATIENCE), lambda _: None, 0, colour)
         try:
-            harness.perform(Read(op.identity))
+            harness.perform(ops.Read(op.identity))
             relay.judge = rival
             reply = harness.perform(op)
         finally:
             harness.close()
-    assert [type(each) for each in rivals] == [Applied]
-    assert isinstance(reply, Lost)
-    found = backends[2].blocking().perform(Recall(op.identity))
-    assert isinstance(found, Recalled)
+    assert [type(each) for each in rivals] == [ops.Applied]
+    assert isinstance(reply, ops.Lost)
+    found = backends[2].blocking().perform(ops.Recall(op.identity))
+    assert isinstance(found, ops.Recalled)
     assert found.case.tries == 1
 
 
-def inquiry(backend: Backend) -> Inquire:
+def inquiry(backend: Backend) -> ops.Inquire:
     """A change that can be made once, and is another one's if it was made before."""
     identity, fence = new_identity(), new_fence()
     backend.blocking().perform(claim(identity, fence))
-    backend.blocking().perform(Suspend(identity, fence, "timed out"))
-    return Inquire(identity, fence, 0, None)
+    backend.blocking().perform(ops.Suspend(identity, fence, "timed out"))
+    return ops.Inquire(identity, fence, 0, None)
 
 
 def undone(node: GaleraNode) -> int:
@@ -302,12 +291,12 @@ def test_of_changes_that_nodes_make_at_once_each_that_is_acknowledged_is_there(
     def run(backend: Backend, most: int) -> int:
         acknowledged, tries, perform = 0, 0, backend.blocking().perform
         while tries < most:
-            reply = perform(Recall(identity))
-            assert isinstance(reply, Recalled)
+            reply = perform(ops.Recall(identity))
+            assert isinstance(reply, ops.Recalled)
             tries = reply.case.tries
             with suppress(StoreUnavailable):  # as often as that there was a rival
-                asked = perform(Inquire(identity, fence, tries, None))
-                acknowledged += isinstance(asked, Applied)
+                asked = perform(ops.Inquire(identity, fence, tries, None))
+                acknowledged += isinstance(asked, ops.Applied)
         return acknowledged
 
     def short() -> dict[str, str]:
@@ -318,8 +307,8 @@ def test_of_changes_that_nodes_make_at_once_each_that_is_acknowledged_is_there(
         with ThreadPoolExecutor(2 * len(backends)) as threads:
             goals = [1_000 * (number + 1)] * 2 * len(backends)
             acknowledged += sum(threads.map(run, backends * 2, goals))
-        found = backends[0].blocking().perform(Recall(identity))
-        assert isinstance(found, Recalled)
+        found = backends[0].blocking().perform(ops.Recall(identity))
+        assert isinstance(found, ops.Recalled)
         assert acknowledged == found.case.tries
 
 
@@ -334,12 +323,12 @@ def test_what_one_node_acknowledged_all_nodes_know(galera: GaleraCluster) -> Non
             for number in range(30):
                 first, second, third = (nodes[(number + place) % 3] for place in range(3))
                 identity, fence = new_identity(), new_fence()
-                assert isinstance(first.perform(claim(identity, fence)), Claimed)
-                assert isinstance(second.perform(complete(identity, fence)), Applied)
+                assert isinstance(first.perform(claim(identity, fence)), ops.Claimed)
+                assert isinstance(second.perform(complete(identity, fence)), ops.Applied)
                 record = third.record(identity)
                 assert record is not None
                 assert record.state is State.COMPLETED
-                assert isinstance(first.perform(claim(identity, new_fence())), Found)
+                assert isinstance(first.perform(claim(identity, new_fence())), ops.Found)
 
 
 def test_a_node_that_does_not_catch_up_first_is_seen_to_know_less(
@@ -352,8 +341,8 @@ def test_a_node_that_does_not_catch_up_first_is_seen_to_know_less(
         with opened(late.url_of(DATABASE)) as lates, behind(late):
             for here, there in zip(firsts, lates, strict=True):
                 op = claim(new_identity(), new_fence())
-                assert isinstance(here.perform(op), Claimed)
-                assert isinstance(there.perform(Read(op.identity)), NoRecord)
+                assert isinstance(here.perform(op), ops.Claimed)
+                assert isinstance(there.perform(ops.Read(op.identity)), ops.NoRecord)
 
 
 # ── nodes that die ────────────────────────────────────────────────────────────────────────────────
@@ -371,7 +360,7 @@ def await_completed(node: GaleraNode, keys: set[bytes]) -> None:
     until(lambda: keys <= completed(node))
 
 
-def in_doubt(harness: Harness, op: StoreOperation[Any]) -> None:
+def in_doubt(harness: Harness, op: ops.StoreOperation[Any]) -> None:
     with pytest.raises(StoreUnavailable) as refused:
         harness.perform(op)
     assert refused.value.applied is None
@@ -404,14 +393,14 @@ def test_what_a_killed_node_was_asked_last_is_told_by_the_others(galera: GaleraC
             there = set().union(*map(kept_by, others))
             assert [op.identity in there for op in (*had, *unheard)] == [True] * 2 + [False] * 2
             for harness, op in zip(harnesses, (*had, *unheard), strict=True):
-                assert isinstance(harness.perform(op), Claimed)
-                assert isinstance(harness.perform(claim(op.identity, new_fence())), Found)
+                assert isinstance(harness.perform(op), ops.Claimed)
+                assert isinstance(harness.perform(claim(op.identity, new_fence())), ops.Found)
         for node in others:
             node.forgive()
         dying.recover()
         dying.await_members(3)
         for harness, op in zip(patient, had, strict=True):
-            assert isinstance(harness.perform(complete(op.identity, op.fence)), Applied)
+            assert isinstance(harness.perform(complete(op.identity, op.fence)), ops.Applied)
         expected = done.keys("completed") | {op.identity + op.fence for op in had}
         assert len(expected) == 4 * 5 + 2
         for node in galera.nodes:
@@ -458,7 +447,7 @@ def test_a_node_that_has_lost_the_others_takes_nothing(galera: GaleraCluster) ->
         give_up_after(3, galera)
         for node in others:
             node.kill()
-        sure: list[Claim] = []
+        sure: list[ops.Claim] = []
         for harness in harnesses:  # perhaps under way when that is noticed
             op = claim(new_identity(), new_fence())
             with pytest.raises(StoreUnavailable) as refused:
@@ -506,5 +495,5 @@ def test_an_error_after_the_write_leaves_it_in_doubt(
         harness.close()
         mariadb.execute(f"DROP USER {user}@'%'")
     assert refused.value.applied is None
-    found = MysqlBackend(mariadb_url, timeout=PATIENCE).blocking().perform(Read(op.identity))
-    assert isinstance(found, Found)
+    found = MysqlBackend(mariadb_url, timeout=PATIENCE).blocking().perform(ops.Read(op.identity))
+    assert isinstance(found, ops.Found)

@@ -25,35 +25,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.audit import BrowseAudit, ListBelongings
-from semel.core.operations.maintenance import Browse, Count, Due, Lead, Reap, Scan, WhoLeads, Work
-from semel.core.operations.outbox import (
-    BrowseEffects,
-    Effects,
-    Enqueue,
-    FindEffect,
-    MarkDelivered,
-    MarkFailed,
-    NoteEvent,
-    RenewEffects,
-    Requeue,
-    Shelf,
-    TakeEffects,
-)
-from semel.core.operations.requests import (
-    Agree,
-    Claim,
-    Evict,
-    EvictUnknown,
-    Read,
-    Recall,
-    Recalled,
-    Register,
-    StoreOperation,
-    Suspend,
-    Take,
-)
 from semel.core.records import Fence, Identity, State
 from semel.stores.memory import MemoryBackend
 from tests.conftest import note
@@ -95,11 +68,11 @@ class Lockstep(RuleBasedStateMachine):
         self.mark = os.urandom(6).hex()
         """In every name, so that an earlier example left nothing that has it."""
 
-    def both(self, op: StoreOperation[Any]) -> Any:
+    def both(self, op: ops.StoreOperation[Any]) -> Any:
         """Asked of both; the reply, which is one."""
         return self.same(op, op)
 
-    def same(self, mine: StoreOperation[Any], theirs: StoreOperation[Any]) -> Any:
+    def same(self, mine: ops.StoreOperation[Any], theirs: ops.StoreOperation[Any]) -> Any:
         expected, got = self.model.perform(mine), self.harness.perform(theirs)
         self.asked[type(mine).__name__] += 1
         assert comparable(got) == comparable(expected)
@@ -115,7 +88,7 @@ def comparable(reply: Any) -> Any:
     """Without times; what is due in the same moment comes in any order."""
     plain = timeless(reply)
     match plain:
-        case Effects():
+        case ops.Effects():
             return replace(plain, effects=sorted(plain.effects, key=lambda each: each.key))
         case _:
             return plain
@@ -130,7 +103,7 @@ class Records(Lockstep):
         self.boards = [Board(identity) for identity in self.identities]
         self.steps = 0
         for terms in TERMS:
-            self.both(Agree(terms))
+            self.both(ops.Agree(terms))
 
     def dice(self, seed: int) -> Dice:
         """Others at every step: a fence comes once only."""
@@ -147,11 +120,11 @@ class Records(Lockstep):
         for _ in range(count):
             board = dice.choice(self.boards)
             op = board.choose(dice)
-            if isinstance(op, Reap):
+            if isinstance(op, ops.Reap):
                 self.reap()
             else:
                 board.learn(op, self.both(op))
-                self.both(Recall(board.identity))
+                self.both(ops.Recall(board.identity))
             for identity in self.identities:  # a round changes others as well
                 demand_found_in_time(self.harness, identity, renewed=True)
 
@@ -159,7 +132,7 @@ class Records(Lockstep):
         """A store may expire in one round what it forgets in the next: all of them, then."""
         counts = [Counter[str](), Counter[str]()]
         for count, perform in zip(counts, (self.model.perform, self.harness.perform), strict=True):
-            while told := perform(Reap(LIMIT)).counts:
+            while told := perform(ops.Reap(LIMIT)).counts:
                 count.update({name: some for name, some in told.items() if some})
                 if not any(told.values()):
                     break
@@ -175,29 +148,29 @@ class Records(Lockstep):
         )
         board.learn(op, self.same(mine, theirs))
 
-    def _aged(self, op: Claim, perform: Any, fresh: int) -> Claim:
-        now = perform(Read(Identity(bytes(32)))).now
+    def _aged(self, op: ops.Claim, perform: Any, fresh: int) -> ops.Claim:
+        now = perform(ops.Read(Identity(bytes(32)))).now
         return replace(op, fresh_until=now + fresh * UNIT + UNIT // 2)
 
-    @rule(work=st.sampled_from(Work), states=STATES, dead=st.booleans())
-    def somebody_looks(self, work: Work, states: tuple[State, ...], dead: bool) -> None:
+    @rule(work=st.sampled_from(ops.Work), states=STATES, dead=st.booleans())
+    def somebody_looks(self, work: ops.Work, states: tuple[State, ...], dead: bool) -> None:
         """A worker, an operator, and who asks for a tenant's records."""
         mine, theirs = (
-            sorted(case.record.identity for case in perform(Due(work, LIMIT)).cases)
+            sorted(case.record.identity for case in perform(ops.Due(work, LIMIT)).cases)
             for perform in (self.model.perform, self.harness.perform)
         )
         assert mine == theirs
-        for op in (Browse(states, LIMIT, dead=dead), Scan(states, LIMIT), Count(LIMIT)):
+        for op in (ops.Browse(states, LIMIT, dead=dead), ops.Scan(states, LIMIT), ops.Count(LIMIT)):
             self.both(op)
-        self.both(ListBelongings(TENANT, LIMIT))
+        self.both(ops.ListBelongings(TENANT, LIMIT))
         self._compare_audits()
 
     def _compare_audits(self) -> None:
-        count = len(self.model.perform(BrowseAudit(LIMIT)).entries)
+        count = len(self.model.perform(ops.BrowseAudit(LIMIT)).entries)
         mine, theirs = (
             [
                 replace(each, place="", at=0)
-                for each in timeless(perform(BrowseAudit(LIMIT))).entries
+                for each in timeless(perform(ops.BrowseAudit(LIMIT))).entries
             ]
             for perform in (self.model.perform, self.harness.perform)
         )
@@ -207,29 +180,29 @@ class Records(Lockstep):
     def somebody_begins(self, names: tuple[str, str, str | None], who: int, units: int) -> None:
         """A process starts: it registers its routes, and may lead."""
         route, recipe, previous = names
-        self.both(Register(f"{self.mark} {route}", recipe, previous, units * UNIT))
-        self.both(Lead(f"{self.mark} {route}", Fence(self.identities[who][:16]), units * UNIT))
-        self.both(WhoLeads(f"{self.mark} {route}"))
+        self.both(ops.Register(f"{self.mark} {route}", recipe, previous, units * UNIT))
+        self.both(ops.Lead(f"{self.mark} {route}", Fence(self.identities[who][:16]), units * UNIT))
+        self.both(ops.WhoLeads(f"{self.mark} {route}"))
 
     def teardown(self) -> None:
         """Leave no record, by the contract's own means, whatever had happened."""
         for identity in self.identities:
-            while isinstance(told := self.harness.perform(Recall(identity)), Recalled):
+            while isinstance(told := self.harness.perform(ops.Recall(identity)), ops.Recalled):
                 self.harness.perform(_onward(identity, told))
 
 
-def _onward(identity: Identity, told: Recalled) -> StoreOperation[Any]:
+def _onward(identity: Identity, told: ops.Recalled) -> ops.StoreOperation[Any]:
     """One step nearer to no record."""
     fence = told.case.record.fence
     match told.case.record.state:
         case State.PENDING:
-            return Take(identity, fence, new_fence(), UNIT)
+            return ops.Take(identity, fence, new_fence(), UNIT)
         case State.IN_PROGRESS:
-            return Suspend(identity, fence)
+            return ops.Suspend(identity, fence)
         case State.UNKNOWN:
-            return EvictUnknown(identity, fence, new_fence(), UNIT, ACT, free=True)
+            return ops.EvictUnknown(identity, fence, new_fence(), UNIT, ACT, free=True)
         case _:
-            return Evict(identity, fence, ACT)
+            return ops.Evict(identity, fence, ACT)
 
 
 class Outbox(Lockstep):
@@ -249,44 +222,44 @@ class Outbox(Lockstep):
     @rule(key=KEYS, order=st.none() | NAMES, delay=st.integers(0, 2))
     def an_effect_is_written(self, key: int, order: str | None, delay: int) -> None:
         ordered = order and f"{self.mark} {order}"
-        self.both(Enqueue(self.key(key), None, self.mark, b"payload", ordered, delay * UNIT))
+        self.both(ops.Enqueue(self.key(key), None, self.mark, b"payload", ordered, delay * UNIT))
 
     @rule(who=st.integers(0, 1), units=UNITS)
     def a_worker_takes(self, who: int, units: int) -> None:
-        self.both(TakeEffects(self.fences[who], self.names, LIMIT, units * UNIT))
+        self.both(ops.TakeEffects(self.fences[who], self.names, LIMIT, units * UNIT))
 
     @rule(who=st.integers(0, 1), units=UNITS)
     def a_worker_renews(self, who: int, units: int) -> None:
-        self.both(RenewEffects(self.fences[who], units * UNIT))
+        self.both(ops.RenewEffects(self.fences[who], units * UNIT))
 
     @rule(key=KEYS, who=st.integers(0, 1), units=UNITS)
     def it_is_delivered(self, key: int, who: int, units: int) -> None:
-        self.both(MarkDelivered(self.key(key), self.fences[who], "its id", units * UNIT))
-        self.both(FindEffect(self.key(key)))
+        self.both(ops.MarkDelivered(self.key(key), self.fences[who], "its id", units * UNIT))
+        self.both(ops.FindEffect(self.key(key)))
 
     @rule(key=KEYS, who=st.integers(0, 1), units=st.none() | st.integers(0, 3))
     def it_fails(self, key: int, who: int, units: int | None) -> None:
         again = None if units is None else units * UNIT
-        self.both(MarkFailed(self.key(key), self.fences[who], "refused", again))
-        self.both(FindEffect(self.key(key)))
+        self.both(ops.MarkFailed(self.key(key), self.fences[who], "refused", again))
+        self.both(ops.FindEffect(self.key(key)))
 
     @rule(key=KEYS, drop=st.booleans())
     def an_operator_decides(self, key: int, drop: bool) -> None:
-        self.both(Requeue(self.key(key), ACT, drop))
-        self.both(FindEffect(self.key(key)))
+        self.both(ops.Requeue(self.key(key), ACT, drop))
+        self.both(ops.FindEffect(self.key(key)))
 
-    @rule(shelf=st.sampled_from(Shelf))
-    def an_operator_looks(self, shelf: Shelf) -> None:
-        self.both(BrowseEffects(shelf, LIMIT))
+    @rule(shelf=st.sampled_from(ops.Shelf))
+    def an_operator_looks(self, shelf: ops.Shelf) -> None:
+        self.both(ops.BrowseEffects(shelf, LIMIT))
 
     @rule(event=NAMES, keep=st.none() | UNITS)
     def an_event_comes(self, event: str, keep: int | None) -> None:
-        self.both(NoteEvent(self.mark, event, None if keep is None else keep * UNIT))
+        self.both(ops.NoteEvent(self.mark, event, None if keep is None else keep * UNIT))
 
     @rule()
     def the_reaper_comes(self) -> None:
         mine, theirs = (
-            Counter({name: some for name, some in perform(Reap(LIMIT)).counts.items() if some})
+            Counter({name: some for name, some in perform(ops.Reap(LIMIT)).counts.items() if some})
             for perform in (self.model.perform, self.harness.perform)
         )
         assert mine == theirs
@@ -296,12 +269,12 @@ class Outbox(Lockstep):
         perform = self.harness.perform
         for _ in range(3):
             self.time_passes(10)
-            for effect in perform(TakeEffects(self.fences[0], self.names, LIMIT, UNIT)).effects:
-                perform(MarkFailed(effect.key, self.fences[0], "given up", None))
+            for effect in perform(ops.TakeEffects(self.fences[0], self.names, LIMIT, UNIT)).effects:
+                perform(ops.MarkFailed(effect.key, self.fences[0], "given up", None))
         for key in map(self.key, range(3)):
-            perform(Requeue(key, ACT, drop=True))
+            perform(ops.Requeue(key, ACT, drop=True))
         self.time_passes(10)
-        perform(Reap(LIMIT))
+        perform(ops.Reap(LIMIT))
 
 
 @pytest.fixture(

@@ -6,17 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Complete,
-    EvictUnknown,
-    Found,
-    Read,
-    Recall,
-    StoreOperation,
-)
 from semel.core.records import Fence, Identity, State
 from semel.core.states import RecordEvent
 from semel.stores.memory import MemoryBackend
@@ -37,7 +28,7 @@ def test_every_write_that_somebody_answers_for_is_put_on_record() -> None:
 
 
 def events_of(kind: type[Any]) -> set[RecordEvent]:
-    if kind is EvictUnknown:
+    if kind is ops.EvictUnknown:
         return {RecordEvent.EVICT_FORCED, RecordEvent.EVICT_FREED}
     return {WRITES[kind].event}
 
@@ -74,40 +65,40 @@ def begun(store: MemoryBackend) -> tuple[Identity, Fence]:
     return identity, fence
 
 
-def completion(identity: Identity, fence: Fence) -> Complete:
-    return Complete(identity, fence, SNAPSHOT, 9, 9)
+def completion(identity: Identity, fence: Fence) -> ops.Complete:
+    return ops.Complete(identity, fence, SNAPSHOT, 9, 9)
 
 
 def test_a_write_that_is_interrupted_has_changed_nothing(
     store: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity, fence = begun(store)
-    own = WRITES[Complete].fill
+    own = WRITES[ops.Complete].fill
 
     def interrupted(op: Any, row: Row, now: int) -> None:
         own(op, row, now)
         raise KeyboardInterrupt
 
-    before = store.perform(Recall(identity))
+    before = store.perform(ops.Recall(identity))
     with monkeypatch.context() as patch:
-        patch.setitem(WRITES, Complete, replace(WRITES[Complete], fill=interrupted))
+        patch.setitem(WRITES, ops.Complete, replace(WRITES[ops.Complete], fill=interrupted))
         with pytest.raises(KeyboardInterrupt):
             store.perform(completion(identity, fence))
-    assert store.perform(Recall(identity)) == before
-    assert isinstance(store.perform(completion(identity, fence)), Applied)
+    assert store.perform(ops.Recall(identity)) == before
+    assert isinstance(store.perform(completion(identity, fence)), ops.Applied)
 
 
 def test_what_was_read_stays_as_it_was(store: MemoryBackend) -> None:
     identity, fence = begun(store)
-    seen = record(store, Read(identity))
+    seen = record(store, ops.Read(identity))
     store.perform(completion(identity, fence))
     assert (seen.state, seen.snapshot) == (State.IN_PROGRESS, None)
-    assert record(store, Read(identity)).snapshot == SNAPSHOT
+    assert record(store, ops.Read(identity)).snapshot == SNAPSHOT
 
 
-def record(store: MemoryBackend, op: StoreOperation[Any]) -> Any:
+def record(store: MemoryBackend, op: ops.StoreOperation[Any]) -> Any:
     found = store.perform(op)
-    assert isinstance(found, Found)
+    assert isinstance(found, ops.Found)
     return found.record
 
 
@@ -118,5 +109,5 @@ def test_a_claim_keeps_the_origin_it_was_given_or_one_that_can_be_stored() -> No
     assert origin_of(odd) == replace(ORIGIN, path="/\\x00")
 
 
-def origin_of(op: Claim) -> Any:
+def origin_of(op: ops.Claim) -> Any:
     return Row(op, State.IN_PROGRESS, 2, 1).origin

@@ -11,17 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from semel.core.operations.requests import (
-    Accept,
-    Applied,
-    Claim,
-    Complete,
-    Fetch,
-    Read,
-    Recall,
-    Renew,
-    StoreOperation,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity, State
 from semel.core.states import TABLE
 from semel.stores import open_backend
@@ -145,7 +135,7 @@ def part_of(node: dict[str, Any]) -> str | None:
     return node["Relation Name"] if ran and scan else None
 
 
-def asked_first(op: StoreOperation[Any]) -> tuple[str, Mapping[str, object]]:
+def asked_first(op: ops.StoreOperation[Any]) -> tuple[str, Mapping[str, object]]:
     statement = next(plan(op))
     return statement.name, statement.params
 
@@ -162,22 +152,22 @@ def test_a_write_touches_one_partition(harness: Harness, mode: str, kind: Any) -
 
 @MODES
 @pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
-@pytest.mark.parametrize("kind", [Claim, Accept, Read, Fetch, Recall])
+@pytest.mark.parametrize("kind", [ops.Claim, ops.Accept, ops.Read, ops.Fetch, ops.Recall])
 def test_a_claim_or_a_look_touches_one_partition(
-    harness: Harness, mode: str, kind: type[StoreOperation[Any]], known: bool
+    harness: Harness, mode: str, kind: type[ops.StoreOperation[Any]], known: bool
 ) -> None:
     identity, fence = reach(harness, State.COMPLETED)
     if not known:
         identity = Identity(hashlib.sha256(identity).digest())
-    ops: dict[type[StoreOperation[Any]], StoreOperation[Any]] = {
-        Claim: claim(identity, new_fence()),
-        Accept: accept(identity, new_fence()),
-        Read: Read(identity),
-        Fetch: Fetch(identity, fence, b""),
-        Recall: Recall(identity),
+    wanted: dict[type[ops.StoreOperation[Any]], ops.StoreOperation[Any]] = {
+        ops.Claim: claim(identity, new_fence()),
+        ops.Accept: accept(identity, new_fence()),
+        ops.Read: ops.Read(identity),
+        ops.Fetch: ops.Fetch(identity, fence, b""),
+        ops.Recall: ops.Recall(identity),
     }
-    name, params = asked_first(ops[kind])
-    inserts = not known and kind in (Claim, Accept)
+    name, params = asked_first(wanted[kind])
+    inserts = not known and kind in (ops.Claim, ops.Accept)
     # What was inserted is not looked for again: the one partition is that of the row.
     assert len(touched(harness, mode, name, params)) == (0 if inserts else 1)
 
@@ -186,7 +176,7 @@ def test_a_claim_or_a_look_touches_one_partition(
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("kind", MANY.keys())
 def test_each_of_a_batch_touches_its_own_partition(
-    harness: Harness, mode: str, kind: type[StoreOperation[Any]], size: int
+    harness: Harness, mode: str, kind: type[ops.StoreOperation[Any]], size: int
 ) -> None:
     held = [reach(harness, State.IN_PROGRESS) for _ in range(size)]
     rows = [row_of(kind, identity, fence) for identity, fence in held]
@@ -201,15 +191,15 @@ def test_each_of_a_batch_touches_its_own_partition(
 
 
 def row_of(
-    kind: type[StoreOperation[Any]], identity: Identity, fence: Fence
+    kind: type[ops.StoreOperation[Any]], identity: Identity, fence: Fence
 ) -> Mapping[str, object]:
-    ops: dict[type[StoreOperation[Any]], StoreOperation[Any]] = {
-        Claim: claim(identity, new_fence()),
-        Complete: complete(identity, fence),
-        Renew: Renew(identity, fence, LEASE),
-        Read: Read(identity),
+    wanted: dict[type[ops.StoreOperation[Any]], ops.StoreOperation[Any]] = {
+        ops.Claim: claim(identity, new_fence()),
+        ops.Complete: complete(identity, fence),
+        ops.Renew: ops.Renew(identity, fence, LEASE),
+        ops.Read: ops.Read(identity),
     }
-    return asked_first(ops[kind])[1]
+    return asked_first(wanted[kind])[1]
 
 
 def test_a_round_touches_them_all_and_is_noticed(harness: Harness) -> None:
@@ -247,15 +237,17 @@ def test_dividing_keeps_what_is_there(postgres: PostgresServer) -> None:
     with postgres.database() as url:
         backend = open_backend(url)
         backend.migrate()
-        ops = [claim(Identity(hashlib.sha256(bytes([n])).digest()), new_fence()) for n in range(50)]
-        for op in ops:
+        wanted = [
+            claim(Identity(hashlib.sha256(bytes([n])).digest()), new_fence()) for n in range(50)
+        ]
+        for op in wanted:
             backend.blocking().perform(op)
         before = rows(url)
         divide(url)
         assert rows(url) == before
-        assert len(before) == len(ops)
+        assert len(before) == len(wanted)
         assert isinstance(
-            backend.blocking().perform(complete(ops[0].identity, ops[0].fence)), Applied
+            backend.blocking().perform(complete(wanted[0].identity, wanted[0].fence)), ops.Applied
         )
         backend.close()
 

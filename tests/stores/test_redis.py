@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing
 import os
 import re
-import signal
 import socket
 import ssl
 import subprocess
@@ -23,20 +22,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.operations.maintenance import Browse, Due, Reap, Sweep, Work
-from semel.core.operations.requests import (
-    Agree,
-    Applied,
-    Claim,
-    Claimed,
-    Fetch,
-    Fetched,
-    Found,
-    Lost,
-    NoRecord,
-    Read,
-    StoreOperation,
-)
+from semel.core import operations as ops
 from semel.core.records import Identity, OnLapse, State
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
@@ -90,34 +76,19 @@ def keys_of(server: ValkeyServer, prefix: str) -> list[bytes]:
 
 
 @contextmanager
-def frozen(server: ValkeyServer) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        until(lambda: is_frozen(server))
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
-def is_frozen(server: ValkeyServer) -> bool:
-    """A signal takes its time."""
-    return Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-@contextmanager
 def both(url: str, **options: Any) -> Iterator[list[Harness]]:
     """One in each colour."""
     with own_redis(url, "sync", **options) as one, own_redis(url, "async", **options) as other:
         yield [one, other]
 
 
-def in_doubt(harness: Harness, op: StoreOperation[Any]) -> None:
+def in_doubt(harness: Harness, op: ops.StoreOperation[Any]) -> None:
     with pytest.raises(StoreUnavailable) as refused:
         harness.perform(op)
     assert refused.value.applied is None
 
 
-def replied(harness: Harness, op: StoreOperation[Any]) -> Any:
+def replied(harness: Harness, op: ops.StoreOperation[Any]) -> Any:
     """The reply; tried again with the same fence where a short time limit was too short."""
 
     def ask() -> object:
@@ -129,7 +100,7 @@ def replied(harness: Harness, op: StoreOperation[Any]) -> Any:
     return until(ask)
 
 
-def not_done(harness: Harness, op: StoreOperation[Any]) -> None:
+def not_done(harness: Harness, op: ops.StoreOperation[Any]) -> None:
     with pytest.raises(StoreUnavailable) as refused:
         harness.perform(op)
     assert refused.value.applied is False
@@ -188,7 +159,7 @@ def test_a_password_is_in_no_repr_no_url_and_no_error(colour: str, user: str) ->
     with own_redis(f"redis://{user}:s3cr3t@127.0.0.1:1/0", colour, timeout=SOON) as harness:
         backend = harness.backend
         with pytest.raises(StoreUnavailable) as refused:
-            harness.perform(Read(new_identity()))
+            harness.perform(ops.Read(new_identity()))
         settings = backend._settings if isinstance(backend, RedisBackend) else None
         for text in (repr(backend), backend.url, str(refused.value), repr(settings)):
             assert "s3cr3t" not in text
@@ -209,10 +180,10 @@ def test_user_and_password_are_shown_to_the_server(own_server: ValkeyServer, col
     own_server.ask("ACL", "SETUSER", "default", ">other")
     where = f"127.0.0.1:{own_server.port}/1"
     with own_redis(f"redis://shop:s3cr3t%25@{where}", colour) as harness:
-        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), ops.Claimed)
     for wrong in (f"redis://shop:wrong@{where}", f"redis://{where}"):
         with own_redis(wrong, colour) as harness, pytest.raises(ConfigurationError) as refused:
-            harness.perform(Read(new_identity()))
+            harness.perform(ops.Read(new_identity()))
         assert "wrong" not in str(refused.value)
 
 
@@ -237,38 +208,38 @@ def test_tls_is_spoken_and_the_certificate_is_checked(
     with Relay(valkey.port, context) as relay:
         url = relay.url.replace("redis:", "rediss:") + f"?prefix={prefix}&timeout={PATIENCE}"
         with own_redis(f"{url}&ca_file={certificate[0]}", colour) as harness:
-            ops = [claim(new_identity(), new_fence()) for _ in range(8)]
-            assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
+            given = [claim(new_identity(), new_fence()) for _ in range(8)]
+            assert all(isinstance(reply, ops.Claimed) for reply in harness.race(given))
             snapshot = os.urandom(1_000_000)
             assert isinstance(
-                harness.perform(complete(ops[0].identity, ops[0].fence, snapshot)), Applied
+                harness.perform(complete(given[0].identity, given[0].fence, snapshot)), ops.Applied
             )
-            fetched = harness.perform(Fetch(ops[0].identity, ops[0].fence, b""))
-            assert fetched == Fetched(snapshot)
+            fetched = harness.perform(ops.Fetch(given[0].identity, given[0].fence, b""))
+            assert fetched == ops.Fetched(snapshot)
         with own_redis(url, colour) as harness:
-            not_done(harness, Read(new_identity()))
+            not_done(harness, ops.Read(new_identity()))
     with (
         pytest.raises(ConfigurationError, match="TLS"),
         own_redis(f"{url}&ca_file=/none") as harness,
     ):
-        harness.perform(Read(new_identity()))
+        harness.perform(ops.Read(new_identity()))
 
 
 def test_what_a_user_may_not_do_is_a_wrong_setting(own_server: ValkeyServer) -> None:
     own_server.ask("ACL", "SETUSER", "shop", "on", ">p", "~*", "+@all", "-@scripting")
     url = f"redis://shop:p@127.0.0.1:{own_server.port}/0"
     with own_redis(url) as harness, pytest.raises(ConfigurationError, match="NOPERM"):
-        harness.perform(Read(new_identity()))
+        harness.perform(ops.Read(new_identity()))
 
 
 def test_databases_and_prefixes_are_apart(valkey: ValkeyServer, prefix: str) -> None:
     op = claim(new_identity(), new_fence())
     with own_redis(valkey.socket_url, prefix=prefix) as harness:
-        assert isinstance(harness.perform(op), Claimed)
+        assert isinstance(harness.perform(op), ops.Claimed)
     with own_redis(valkey.socket_url, prefix=f"{prefix}-2") as harness:
-        assert isinstance(harness.perform(Read(op.identity)), NoRecord)
+        assert isinstance(harness.perform(ops.Read(op.identity)), ops.NoRecord)
     with own_redis(f"{valkey.socket_url}#1", prefix=prefix) as harness:
-        assert isinstance(harness.perform(Read(op.identity)), NoRecord)
+        assert isinstance(harness.perform(ops.Read(op.identity)), ops.NoRecord)
 
 
 # ── what it can and cannot do ─────────────────────────────────────────────────────────────────────
@@ -280,25 +251,8 @@ def test_it_promises_neither_durability_nor_transactions(valkey: ValkeyServer) -
     assert isinstance(RedisBackend(valkey.url), Backend)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"mode": "atomic"}, {"mode": "resumable"}],
-    ids=["atomic", "recovery points"],
-)
-def test_a_policy_that_needs_a_transaction_is_refused_at_start(
-    valkey: ValkeyServer, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigurationError, match="has no transactions"):
-        semel.Guard(valkey.url, tenant=None, policy=semel.ietf(**options))
-
-
-def test_a_deliverer_is_refused_at_start(valkey: ValkeyServer) -> None:
-    guard = semel.Guard(valkey.url, tenant=None)
-    with pytest.raises(ConfigurationError, match="has no outbox"):
-        guard.delivers("mail")
-    with pytest.raises(ConfigurationError, match="has no transactions"):
-        guard.enqueue(None, "mail", {})
-    assert list(guard.operator().list_dead()) == []
+def test_without_an_outbox_no_effect_is_dead(valkey: ValkeyServer) -> None:
+    assert list(semel.Guard(valkey.url, tenant=None).operator().list_dead()) == []
 
 
 def test_a_function_runs_once(valkey: ValkeyServer, prefix: str) -> None:
@@ -326,7 +280,7 @@ def test_a_server_that_evicts_keys_is_refused(
         harness.perform(op)
     assert own_server.ask("DBSIZE") == 0
     with own_redis(f"{own_server.url}?allow_eviction=yes", colour) as harness:
-        assert isinstance(harness.perform(op), Claimed)
+        assert isinstance(harness.perform(op), ops.Claimed)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +291,7 @@ def test_what_evicts_nothing_of_ours_is_used(
 ) -> None:
     own_server.configure(maxmemory=limit, maxmemory_policy=policy)
     with own_redis(own_server.url) as harness:
-        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), ops.Claimed)
 
 
 @COLOURS
@@ -352,7 +306,7 @@ def test_a_server_that_forgets_in_a_restart_is_refused(
         harness.perform(op)
     assert own_server.ask("DBSIZE") == 0
     with own_redis(f"{own_server.url}?durability=best-effort", colour) as harness:
-        assert isinstance(harness.perform(op), Claimed)
+        assert isinstance(harness.perform(op), ops.Claimed)
 
 
 @COLOURS
@@ -380,14 +334,14 @@ def test_a_server_that_begins_to_forget_is_refused_on_open_links(
         monkeypatch.setattr(f"semel.stores.redis.{module}.CHECK_AGAIN", 0.0)
     op = claim(new_identity(), new_fence())
     with own_redis(own_server.url, colour) as harness:
-        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), ops.Claimed)
         own_server.configure(**wrong)
         with pytest.raises(StoreUnavailable, match=why) as refused:
             harness.perform(op)
         assert refused.value.applied is False
         own_server.configure(**right)
-        assert isinstance(harness.perform(Read(op.identity)), NoRecord)
-        assert isinstance(harness.perform(op), Claimed)
+        assert isinstance(harness.perform(ops.Read(op.identity)), ops.NoRecord)
+        assert isinstance(harness.perform(op), ops.Claimed)
 
 
 def forbid(server: ValkeyServer, *commands: str) -> str:
@@ -418,7 +372,7 @@ def test_where_config_is_forbidden_info_is_asked(own_server: ValkeyServer) -> No
     assert "refused: maxmemory-policy allkeys-lru" in said
     assert "refused: appendonly is off" in said
     with own_redis(url) as harness, pytest.raises(StoreUnavailable, match="drops keys"):
-        harness.perform(Read(new_identity()))
+        harness.perform(ops.Read(new_identity()))
 
 
 def test_what_could_not_be_checked_is_said(
@@ -428,7 +382,7 @@ def test_what_could_not_be_checked_is_said(
     said = findings(url)
     assert said.count("unchecked") == 3
     with own_redis(url) as harness:
-        assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+        assert isinstance(harness.perform(claim(new_identity(), new_fence())), ops.Claimed)
         assert "not known" in caplog.text
 
 
@@ -458,7 +412,7 @@ def test_a_replica_decides_nothing(own_server: ValkeyServer) -> None:
             identity, _ = reach(harness, State.COMPLETED)
         with both(replica.url) as harnesses:
             for harness in harnesses:
-                not_done(harness, Read(identity))
+                not_done(harness, ops.Read(identity))
                 not_done(harness, claim(identity, new_fence()))
 
 
@@ -468,11 +422,11 @@ def test_a_server_that_becomes_a_replica_is_left_at_once(own_server: ValkeyServe
         kept = [reach(harness, State.COMPLETED)[0] for harness in harnesses]
         own_server.follow(other)
         for harness, identity in zip(harnesses, kept, strict=True):
-            not_done(harness, Read(identity))
+            not_done(harness, ops.Read(identity))
             not_done(harness, claim(new_identity(), new_fence()))
         own_server.ask("REPLICAOF", "NO", "ONE")
         for harness in harnesses:
-            assert isinstance(harness.perform(claim(new_identity(), new_fence())), Claimed)
+            assert isinstance(harness.perform(claim(new_identity(), new_fence())), ops.Claimed)
 
 
 # ── memory and time ───────────────────────────────────────────────────────────────────────────────
@@ -497,8 +451,8 @@ def test_out_of_memory_nothing_begins_and_what_began_ends(
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.configure(maxmemory="1mb", maxmemory_policy="noeviction")
         not_done(harness, claim(new_identity(), new_fence()))
-        assert isinstance(harness.perform(complete(identity, fence)), Applied)
-        assert isinstance(harness.perform(Read(identity)), Found)
+        assert isinstance(harness.perform(complete(identity, fence)), ops.Applied)
+        assert isinstance(harness.perform(ops.Read(identity)), ops.Found)
 
 
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -513,8 +467,8 @@ def test_every_byte_comes_back(valkey: ValkeyServer, prefix: str, colour: str) -
         for first in range(0, 256, 5):
             identity = Identity((every[first:] + every)[:32])
             fence = new_fence()
-            assert isinstance(harness.perform(claim(identity, fence)), Claimed)
-            assert isinstance(harness.perform(complete(identity, fence, every)), Applied)
+            assert isinstance(harness.perform(claim(identity, fence)), ops.Claimed)
+            assert isinstance(harness.perform(complete(identity, fence, every)), ops.Applied)
             found = harness.record(identity)
             assert found is not None
             assert (found.identity, found.fence, found.snapshot) == (identity, fence, every)
@@ -527,10 +481,10 @@ def test_sixteen_megabytes_come_back_and_hold_up_nobody_for_long(
     snapshot = os.urandom(SIXTEEN_MEGABYTES // 2) + bytes(SIXTEEN_MEGABYTES // 2)
     with own_redis(valkey.url, colour, prefix=prefix, timeout=PATIENCE) as harness:
         held = [reach(harness, State.IN_PROGRESS) for _ in range(4)]
-        ops: list[StoreOperation[Any]] = [complete(*held[0], snapshot)]
-        ops += [complete(identity, fence, b"small") for identity, fence in held[1:]]
-        assert all(isinstance(reply, Applied) for reply in harness.race(ops))
-        assert harness.perform(Fetch(*held[0], b"")) == Fetched(snapshot)
+        given: list[ops.StoreOperation[Any]] = [complete(*held[0], snapshot)]
+        given += [complete(identity, fence, b"small") for identity, fence in held[1:]]
+        assert all(isinstance(reply, ops.Applied) for reply in harness.race(given))
+        assert harness.perform(ops.Fetch(*held[0], b"")) == ops.Fetched(snapshot)
 
 
 @COLOURS
@@ -557,10 +511,10 @@ def test_flushed_scripts_are_sent_again(own_server: ValkeyServer, colour: str) -
     with own_redis(own_server.url, colour) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.ask("SCRIPT", "FLUSH")
-        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+        assert isinstance(harness.perform(complete(identity, fence)), ops.Applied)
         own_server.ask("SCRIPT", "FLUSH")
-        ops = [claim(new_identity(), new_fence()) for _ in range(32)]
-        assert all(isinstance(reply, Claimed) for reply in harness.race(ops))
+        given = [claim(new_identity(), new_fence()) for _ in range(32)]
+        assert all(isinstance(reply, ops.Claimed) for reply in harness.race(given))
         assert own_server.ask("SCRIPT", "EXISTS", script("claim").digest) == [1]
 
 
@@ -572,7 +526,7 @@ def test_a_flushed_store_refuses_the_completion_of_what_it_lost(
         identity, fence = reach(harness, State.IN_PROGRESS)
         own_server.ask("FLUSHALL")
         reply = harness.perform(complete(identity, fence))
-        assert isinstance(reply, Lost)
+        assert isinstance(reply, ops.Lost)
         assert reply.record is None
 
 
@@ -587,11 +541,11 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_fence(
         reach(harness, State.COMPLETED)  # the scripts are known from here on
         op = claim(new_identity(), new_fence())
         relay.drop = about(op.fence)
-        assert isinstance(harness.perform(op), Claimed)
+        assert isinstance(harness.perform(op), ops.Claimed)
         assert relay.dropped == 1
         answer = os.urandom(20)
         relay.drop = about(answer)
-        assert isinstance(harness.perform(complete(op.identity, op.fence, answer)), Applied)
+        assert isinstance(harness.perform(complete(op.identity, op.fence, answer)), ops.Applied)
         assert relay.dropped == 2
         assert [answer in message for message in relay.messages].count(True) == 2
         found = harness.record(op.identity)
@@ -627,7 +581,7 @@ def test_what_cannot_be_sent_did_not_happen(own_server: ValkeyServer, colour: st
         own_server.kill()
         not_done(harness, claim(new_identity(), new_fence()))
         own_server.start()
-        assert isinstance(harness.perform(complete(identity, fence)), Applied)
+        assert isinstance(harness.perform(complete(identity, fence)), ops.Applied)
 
 
 @COLOURS
@@ -638,7 +592,7 @@ def test_a_killed_server_that_comes_back_is_used_again(
     own_server.configure(appendfsync="always")
     with own_redis(own_server.url, colour) as harness:
         stop = threading.Event()
-        acknowledged: list[Claim] = []
+        acknowledged: list[ops.Claim] = []
 
         def work() -> None:
             while not stop.is_set():
@@ -675,12 +629,12 @@ def test_a_silent_server_costs_the_time_limit_and_no_more(
     with own_redis(own_server.url, colour) as harness:
         identity, fence = reach(harness, State.IN_PROGRESS)
     with own_redis(own_server.url, colour, timeout=SOON) as harness:
-        replied(harness, Read(identity))
-        with frozen(own_server):  # until this is over
+        replied(harness, ops.Read(identity))
+        with own_server.frozen():  # until this is over
             before = monotonic()
             in_doubt(harness, complete(identity, fence))
             assert monotonic() - before > SOON * 0.9
-        assert isinstance(replied(harness, complete(identity, fence)), Applied)
+        assert isinstance(replied(harness, complete(identity, fence)), ops.Applied)
 
 
 @COLOURS
@@ -688,24 +642,24 @@ def test_many_who_wait_for_a_silent_server_are_all_told(
     own_server: ValkeyServer, colour: str
 ) -> None:
     with own_redis(own_server.url, colour, timeout=SOON) as harness:
-        replied(harness, Read(new_identity()))
-        ops = [claim(new_identity(), new_fence()) for _ in range(16)]
-        with frozen(own_server):
-            told = told_by(harness, ops)
+        replied(harness, ops.Read(new_identity()))
+        given = [claim(new_identity(), new_fence()) for _ in range(16)]
+        with own_server.frozen():
+            told = told_by(harness, given)
         assert all(isinstance(each, StoreUnavailable) for each in told)
-        assert all(isinstance(replied(harness, op), Claimed) for op in ops)
+        assert all(isinstance(replied(harness, op), ops.Claimed) for op in given)
 
 
-def told_by(harness: Harness, ops: list[Claim]) -> list[Exception | None]:
-    told: list[Exception | None] = [None] * len(ops)
+def told_by(harness: Harness, given: list[ops.Claim]) -> list[Exception | None]:
+    told: list[Exception | None] = [None] * len(given)
 
     def ask(number: int) -> None:
         try:
-            harness.perform(ops[number])
+            harness.perform(given[number])
         except Exception as error:
             told[number] = error
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(ops))]
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(given))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -760,13 +714,13 @@ async def test_what_is_given_up_before_it_left_is_never_done(
 ) -> None:
     backend = RedisBackend(own_server.url, timeout=PATIENCE)
     store = backend.awaited()
-    assert isinstance(await store.perform(claim(new_identity(), new_fence())), Claimed)
+    assert isinstance(await store.perform(claim(new_identity(), new_fence())), ops.Claimed)
     op = claim(new_identity(), new_fence())
     asked = [asyncio.ensure_future(store.perform(op)) for _ in range(callers)]
     for each in asked:
         each.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
-    assert isinstance(await store.perform(Read(op.identity)), NoRecord)
+    assert isinstance(await store.perform(ops.Read(op.identity)), ops.NoRecord)
     await backend.aclose()
 
 
@@ -775,17 +729,17 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_link_stays(
 ) -> None:
     backend = RedisBackend(own_server.url, timeout=PATIENCE)
     store = backend.awaited()
-    await store.perform(Read(new_identity()))
+    await store.perform(ops.Read(new_identity()))
     op = claim(new_identity(), new_fence())
-    with frozen(own_server):
+    with own_server.frozen():
         task = asyncio.ensure_future(store.perform(op))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert isinstance(await store.perform(op), Claimed)
-    assert (await store.perform(Read(op.identity))) is not None
+    assert isinstance(await store.perform(op), ops.Claimed)
+    assert (await store.perform(ops.Read(op.identity))) is not None
     clients = own_server.ask("CLIENT", "LIST").count(b"cmd=evalsha")
     await backend.aclose()
     assert clients == 1
@@ -807,13 +761,15 @@ async def test_a_first_try_that_failed_goes_on_and_is_given_up_with_its_caller(
 
     with monkeypatch.context() as patched:
         patched.setattr(pool_async.AsyncRedisPool, "_retry", waits)
-        task = asyncio.ensure_future(store.perform(Read(new_identity())))  # nobody knows the script
+        task = asyncio.ensure_future(
+            store.perform(ops.Read(new_identity()))
+        )  # nobody knows the script
         await began.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(given_up.wait(), PATIENCE)
-    assert isinstance(await store.perform(Read(new_identity())), NoRecord)
+    assert isinstance(await store.perform(ops.Read(new_identity())), ops.NoRecord)
     await backend.aclose()
 
 
@@ -833,16 +789,16 @@ async def test_when_the_server_falls_silent_each_is_told_once_and_the_next_link_
 
     monkeypatch.setattr(pool_async.AsyncRedisPool, "retry", noted)
     with suppress(StoreUnavailable):
-        await store.perform(Read(new_identity()))
-    ops = [claim(new_identity(), new_fence()) for _ in range(9)]
-    with frozen(own_server):
-        told = await asyncio.gather(*map(store.perform, ops), return_exceptions=True)
+        await store.perform(ops.Read(new_identity()))
+    given = [claim(new_identity(), new_fence()) for _ in range(9)]
+    with own_server.frozen():
+        told = await asyncio.gather(*map(store.perform, given), return_exceptions=True)
     assert {type(each) for each in told} == {StoreUnavailable}
     assert len({id(each) for each in retried}) == len(retried)
-    for op in ops:
+    for op in given:
         while True:
             with suppress(StoreUnavailable):
-                assert isinstance(await store.perform(op), Claimed)
+                assert isinstance(await store.perform(op), ops.Claimed)
                 break
     await backend.aclose()
 
@@ -853,7 +809,7 @@ async def test_a_store_that_was_closed_opens_again_and_is_closed_again(
     backend = RedisBackend(own_server.url, timeout=PATIENCE)
     store = backend.awaited()
     for _ in range(2):
-        assert isinstance(await store.perform(Read(new_identity())), NoRecord)
+        assert isinstance(await store.perform(ops.Read(new_identity())), ops.NoRecord)
         await backend.aclose()
         await auntil(lambda: own_server.ask("CLIENT", "LIST").count(b"cmd=eval") == 0)
 
@@ -865,7 +821,7 @@ def test_one_store_serves_several_loops_each_over_a_link_of_its_own(
     store = backend.awaited()
 
     async def one() -> None:
-        assert isinstance(await store.perform(Read(new_identity())), NoRecord)
+        assert isinstance(await store.perform(ops.Read(new_identity())), ops.NoRecord)
 
     with asyncio.Runner() as first, asyncio.Runner() as second:
         for runner in (first, second, first):
@@ -884,11 +840,11 @@ async def test_what_is_asked_at_once_travels_together(
     with Relay(own_server.port) as relay:
         backend = RedisBackend(relay.url, timeout=PATIENCE)
         store = backend.awaited()
-        await store.perform(Read(new_identity()))
+        await store.perform(ops.Read(new_identity()))
         relay.messages.clear()
-        ops = [claim(new_identity(), new_fence()) for _ in range(20)]
-        replies = await asyncio.gather(*(store.perform(op) for op in ops))
-        assert all(isinstance(reply, Claimed) for reply in replies)
+        given = [claim(new_identity(), new_fence()) for _ in range(20)]
+        replies = await asyncio.gather(*(store.perform(op) for op in given))
+        assert all(isinstance(reply, ops.Claimed) for reply in replies)
         assert len(relay.messages) < 10
         assert relay.connections == 1
         await backend.aclose()
@@ -903,9 +859,9 @@ def test_an_error_of_one_does_not_touch_the_others(
         (key,) = [key for key in keys_of(valkey, prefix) if bytes(bad) in key]
         valkey.ask("DEL", key)
         valkey.ask("SET", key, "another program's")
-        ops = [claim(new_identity(), new_fence()) for _ in range(15)]
-        ops.insert(7, claim(bad, new_fence()))
-        told = told_by(harness, ops)
+        given = [claim(new_identity(), new_fence()) for _ in range(15)]
+        given.insert(7, claim(bad, new_fence()))
+        told = told_by(harness, given)
         assert isinstance(told.pop(7), StoreCorrupt)
         assert told == [None] * 15
 
@@ -917,7 +873,7 @@ def test_one_alone_does_not_wait_to_be_joined(valkey: ValkeyServer, prefix: str)
     async def one() -> None:
         backend = RedisBackend(f"{valkey.url}?prefix={prefix}", timeout=HOUR)
         store = backend.awaited()
-        await store.perform(Read(new_identity()))
+        await store.perform(ops.Read(new_identity()))
         loop = asyncio.get_running_loop()
         real = loop.call_later
 
@@ -926,7 +882,7 @@ def test_one_alone_does_not_wait_to_be_joined(valkey: ValkeyServer, prefix: str)
             return real(delay, *rest, **more)
 
         loop.call_later = noted  # type: ignore[method-assign, assignment]
-        await store.perform(Read(new_identity()))
+        await store.perform(ops.Read(new_identity()))
         loop.call_later = real  # type: ignore[method-assign]
         await backend.aclose()
 
@@ -957,15 +913,15 @@ def test_a_replica_that_is_waited_for_has_it(
     pair: tuple[ValkeyServer, ValkeyServer, Relay],
 ) -> None:
     primary, replica, _ = pair
-    ops = [claim(new_identity(), new_fence()) for _ in range(40)]
+    given = [claim(new_identity(), new_fence()) for _ in range(40)]
     with both(primary.url, **AMPLY) as harnesses:
-        for harness, mine in zip(harnesses, (ops[:20], ops[20:]), strict=True):
-            assert all(isinstance(reply, Claimed) for reply in harness.race(mine))
+        for harness, mine in zip(harnesses, (given[:20], given[20:]), strict=True):
+            assert all(isinstance(reply, ops.Claimed) for reply in harness.race(mine))
     primary.kill()
     replica.ask("REPLICAOF", "NO", "ONE")
     with both(replica.url) as harnesses:
         for harness in harnesses:
-            assert all(harness.record(op.identity) is not None for op in ops)
+            assert all(harness.record(op.identity) is not None for op in given)
 
 
 def test_without_waiting_a_cut_link_loses_keys_silently(
@@ -975,16 +931,16 @@ def test_without_waiting_a_cut_link_loses_keys_silently(
     primary, replica, relay = pair
     with both(primary.url) as harnesses:
         for harness in harnesses:
-            harness.perform(Read(new_identity()))
+            harness.perform(ops.Read(new_identity()))
         relay.close()
-        ops = [claim(new_identity(), new_fence()) for _ in harnesses]
-        for harness, op in zip(harnesses, ops, strict=True):
-            assert isinstance(harness.perform(op), Claimed)
+        given = [claim(new_identity(), new_fence()) for _ in harnesses]
+        for harness, op in zip(harnesses, given, strict=True):
+            assert isinstance(harness.perform(op), ops.Claimed)
     primary.kill()
     replica.ask("REPLICAOF", "NO", "ONE")
     with both(replica.url) as harnesses:
         for harness in harnesses:
-            assert all(harness.record(op.identity) is None for op in ops)
+            assert all(harness.record(op.identity) is None for op in given)
 
 
 def test_what_no_replica_has_is_in_doubt_and_never_a_success(
@@ -1014,14 +970,14 @@ def test_asked_again_it_is_still_in_doubt_while_no_replica_has_it(
         both(primary.url, **IN_VAIN) as others,
     ):
         held = [reach(harness, State.IN_PROGRESS) for harness in patient]
-        with frozen(replica):  # it stays connected, and hears nothing
+        with replica.frozen():  # it stays connected, and hears nothing
             for harness, other, (identity, fence) in zip(harnesses, others, held, strict=True):
                 in_doubt(harness, complete(identity, fence))
                 in_doubt(other, complete(identity, fence))
-                in_doubt(other, Read(identity))
+                in_doubt(other, ops.Read(identity))
                 in_doubt(other, claim(identity, new_fence()))
         for harness, (identity, fence) in zip(patient, held, strict=True):
-            assert isinstance(harness.perform(complete(identity, fence)), Applied)
+            assert isinstance(harness.perform(complete(identity, fence)), ops.Applied)
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────
@@ -1035,7 +991,7 @@ def _claim_all(url: str, identities: list[bytes], start: Any, won: Any) -> None:
     mine = []
     for identity in identities:
         reply = backend.blocking().perform(claim(Identity(identity), new_fence()))
-        mine.append(isinstance(reply, Claimed))
+        mine.append(isinstance(reply, ops.Claimed))
     won.put(mine)
 
 
@@ -1062,13 +1018,13 @@ def test_a_forked_child_uses_links_of_its_own(valkey: ValkeyServer, prefix: str)
         if child == 0:
             code = 1
             try:
-                found = harness.perform(Read(mine.identity))
-                code = 0 if isinstance(found, Found) and found.record.fence == mine.fence else 2
+                found = harness.perform(ops.Read(mine.identity))
+                code = 0 if isinstance(found, ops.Found) and found.record.fence == mine.fence else 2
             finally:
                 os._exit(code)
-        replies = [harness.perform(Read(mine.identity)) for _ in range(200)]
+        replies = [harness.perform(ops.Read(mine.identity)) for _ in range(200)]
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert all(isinstance(reply, Found) for reply in replies)
+        assert all(isinstance(reply, ops.Found) for reply in replies)
 
 
 def test_loops_that_come_and_go_each_have_a_link(own_server: ValkeyServer) -> None:
@@ -1080,7 +1036,7 @@ def test_loops_that_come_and_go_each_have_a_link(own_server: ValkeyServer) -> No
         return reply
 
     for _ in range(3):
-        assert isinstance(asyncio.run(one()), Claimed)
+        assert isinstance(asyncio.run(one()), ops.Claimed)
 
 
 # ── maintenance ───────────────────────────────────────────────────────────────────────────────────
@@ -1092,7 +1048,7 @@ def test_a_backlog_past_its_deadline_hides_no_work(valkey: ValkeyServer, prefix:
             harness.perform(accept(new_identity(), new_fence(), patience=1))
         alive = accept(new_identity(), new_fence())
         harness.perform(alive)
-        listed = harness.perform(Due(Work.PENDING, 2))
+        listed = harness.perform(ops.Due(ops.Work.PENDING, 2))
         assert [case.record.identity for case in listed.cases] == [alive.identity]
 
 
@@ -1102,15 +1058,15 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
 ) -> None:
     made, short = 1500, terms(retention=1)
     with own_redis(valkey.socket_url, "async", prefix=prefix, timeout=PATIENCE) as harness:
-        harness.perform(Agree(short))
+        harness.perform(ops.Agree(short))
         told = ("v1:", b"", ORIGIN, 1, OnLapse.RELEASE)
         harness.race(
-            [Claim(new_identity(), new_fence(), *told, terms=short.id) for _ in range(made)]
+            [ops.Claim(new_identity(), new_fence(), *told, terms=short.id) for _ in range(made)]
         )
     with own_redis(valkey.socket_url, colour, prefix=prefix, timeout=PATIENCE) as harness:
         seen: list[Identity] = []
         while True:
-            page = harness.perform(Browse(tuple(State), 700, seen[-1] if seen else None)).cases
+            page = harness.perform(ops.Browse(tuple(State), 700, seen[-1] if seen else None)).cases
             seen += [case.record.identity for case in page]
             if len(page) < 700:
                 break
@@ -1118,7 +1074,7 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
         assert seen == sorted(seen)
         swept = 0
         while True:
-            tended = harness.perform(Sweep(600))
+            tended = harness.perform(ops.Sweep(600))
             assert sum(tended.counts.values()) <= 600
             swept += sum(tended.counts.values())
             if not tended.more:
@@ -1126,7 +1082,7 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
         assert swept == made
         gone = 0
         while True:
-            tended = harness.perform(Reap(600))
+            tended = harness.perform(ops.Reap(600))
             gone += tended.counts.get("forget", 0)
             if not tended.more:
                 break

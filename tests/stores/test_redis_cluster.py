@@ -20,9 +20,10 @@ from semel.stores.redis import RedisBackend
 from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of
 from semel.stores.redis.scripts import sources
 from tests.servers import ValkeyCluster, ValkeyServer
+from tests.servers.server import is_stopped
 from tests.stores.contract import ORIGIN, claim, complete, new_fence, new_identity, reach
 from tests.stores.harness import CLEAR, Harness, own_redis
-from tests.stores.test_redis import both, frozen, is_frozen, replied
+from tests.stores.test_redis import both, replied
 from tests.waiting import PATIENCE, until
 
 COLOURS = pytest.mark.parametrize("colour", ["sync", "async"])
@@ -166,7 +167,7 @@ class Steady(ValkeyCluster):
 
     @property
     def answering(self) -> list[ValkeyServer]:
-        return [node for node in self.running if not is_frozen(node)]
+        return [node for node in self.running if not is_stopped(node.pid)]
 
     def mend(self) -> None:
         """Who was killed comes back and follows its heir."""
@@ -457,7 +458,7 @@ def test_a_frozen_primary_is_given_up_and_its_heir_is_found(cluster: Steady, own
             replied(harness, Read(in_bucket(77)))
         old = owner(cluster, 77)
         heir = cluster.replica_of(old)
-        with frozen(old):
+        with old.frozen():
             for _ in ("sent", "not even greeted"):
                 assert list(threads.map(refusal, harnesses, ops))
             cluster.promote(heir)

@@ -15,7 +15,7 @@ from semel.stores.redis import RedisBackend
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.stores.contract import claim, new_fence
 from tests.stores.load import Load
-from tests.stores.test_redis import both, frozen
+from tests.stores.test_redis import both
 from tests.stores.test_redis_cluster import Steady, in_bucket, owner
 from tests.waiting import PATIENCE, until
 
@@ -118,7 +118,7 @@ def test_what_waited_for_a_replica_when_its_primary_was_killed_is_told_by_the_he
         ops = in_one_bucket(len(harnesses))
         for harness in harnesses:
             harness.perform(in_one_bucket(1)[0])
-        with frozen(heir):
+        with heir.frozen():
             asked = [
                 threads.submit(harness.perform, op)
                 for harness, op in zip(harnesses, ops, strict=True)

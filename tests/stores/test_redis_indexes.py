@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep, Tended
-from semel.core.operations.requests import (
-    Agree,
-    Applied,
-    Complete,
-    Evict,
-    Release,
-    Retake,
-    StoreOperation,
-    Take,
-    Written,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity, OnLapse, State
 from semel.stores.redis.keys import Keys
 from semel.stores.redis.operation_retry import PLANS
@@ -114,7 +103,7 @@ def test_after_every_write_each_record_is_in_the_index_of_its_duty(
             assert audit(valkey, prefix) == made
             past(valkey, prefix, kind.wait)
             reply = harness.perform(kind.make(identity, fence))
-            made -= isinstance(reply, Applied) and reply.state is None
+            made -= isinstance(reply, ops.Applied) and reply.state is None
             assert audit(valkey, prefix) == made
 
 
@@ -126,19 +115,19 @@ def test_after_every_round_each_record_is_in_the_index_of_its_duty(
     valkey: ValkeyServer, prefix: str
 ) -> None:
     with own_redis(valkey.socket_url, prefix=prefix) as harness:
-        harness.perform(Agree(TERMS))
+        harness.perform(ops.Agree(TERMS))
         for state in State:
             for on_lapse in OnLapse:
                 reach(harness, state, on_lapse)
                 reach(harness, state, on_lapse, deferred=True)
         op = claim(new_identity(), new_fence())
         harness.perform(op)
-        made = Complete(op.identity, op.fence, b"", RETENTION, RETENTION, "charge/7")
+        made = ops.Complete(op.identity, op.fence, b"", RETENTION, RETENTION, "charge/7")
         harness.perform(made)
-        assert harness.perform(Retire("charge/7", ORIGIN.tenant)).count == 1
+        assert harness.perform(ops.Retire("charge/7", ORIGIN.tenant)).count == 1
         left = audit(valkey, prefix)
-        rounds: list[StoreOperation[Tended]]
-        rounds = [Sweep(9), Abandon(9, b""), Reap(9)]
+        rounds: list[ops.StoreOperation[ops.Tended]]
+        rounds = [ops.Sweep(9), ops.Abandon(9, b""), ops.Reap(9)]
         for _ in range(8):
             past(valkey, prefix, RETENTION)
             for each in rounds:
@@ -151,8 +140,11 @@ def test_after_every_round_each_record_is_in_the_index_of_its_duty(
 
 
 def interrupted(
-    server: ValkeyServer, prefix: str, op: StoreOperation[Tended], meanwhile: Callable[[], None]
-) -> Tended:
+    server: ValkeyServer,
+    prefix: str,
+    op: ops.StoreOperation[ops.Tended],
+    meanwhile: Callable[[], None],
+) -> ops.Tended:
     """A round, by hand: ``meanwhile`` happens when it knows what is due and has done nothing."""
     steps = PLANS[type(op)](op, Keys(prefix))
     calls = next(steps)
@@ -162,7 +154,7 @@ def interrupted(
         try:
             calls = steps.send([raw(server, call) for call in calls])
         except StopIteration as done:
-            tended: Tended = done.value
+            tended: ops.Tended = done.value
             return tended
 
 
@@ -174,22 +166,22 @@ def waiting(harness: Harness, identity: Identity, fence: Fence) -> None:
     """A deferred request from its queue, through a run that failed, back into the queue."""
     first, second = new_fence(), new_fence()
     for op in (
-        Take(identity, fence, first, LEASE),
-        Release(identity, first, RETENTION),
-        Retake(identity, first, second, LEASE),
-        Release(identity, second, RETENTION, requeue=0),
+        ops.Take(identity, fence, first, LEASE),
+        ops.Release(identity, first, RETENTION),
+        ops.Retake(identity, first, second, LEASE),
+        ops.Release(identity, second, RETENTION, requeue=0),
     ):
         applied(harness, op)
 
 
 def begun_anew(harness: Harness, identity: Identity, fence: Fence, end: State) -> None:
     """A settled record goes, and its key starts another epoch."""
-    applied(harness, Evict(identity, fence, ACT))
+    applied(harness, ops.Evict(identity, fence, ACT))
     other = new_fence()
     harness.perform(claim(identity, other))
-    ends: dict[State, StoreOperation[Written]] = {
+    ends: dict[State, ops.StoreOperation[ops.Written]] = {
         State.COMPLETED: complete(identity, other),
-        State.FAILED_RETRYABLE: Release(identity, other, RETENTION),
+        State.FAILED_RETRYABLE: ops.Release(identity, other, RETENTION),
     }
     applied(harness, ends[end])
 
@@ -198,10 +190,10 @@ def begun_anew(harness: Harness, identity: Identity, fence: Fence, end: State) -
 def test_what_changed_after_it_was_found_due_is_left_alone(
     valkey: ValkeyServer, prefix: str, state: State
 ) -> None:
-    rounds: dict[State, StoreOperation[Tended]] = {
-        State.PENDING: Abandon(9, b""),
-        State.COMPLETED: Reap(9),
-        State.FAILED_RETRYABLE: Reap(9),
+    rounds: dict[State, ops.StoreOperation[ops.Tended]] = {
+        State.PENDING: ops.Abandon(9, b""),
+        State.COMPLETED: ops.Reap(9),
+        State.FAILED_RETRYABLE: ops.Reap(9),
     }
     with own_redis(valkey.socket_url, prefix=prefix) as harness:
         identity, fence = reach(harness, state)

@@ -19,20 +19,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    Evict,
-    Found,
-    Lost,
-    NoRecord,
-    Read,
-    Stale,
-    StoreOperation,
-    Suspend,
-)
+from semel.core import operations as ops
 from semel.core.records import Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
@@ -80,20 +67,20 @@ def hurried(backend: SqliteBackend) -> Iterator[None]:
     """What is asked in the meantime has little time: only what meets a foreign lock may be."""
     writer = backend._writer
     assert writer is not None
-    backend._timeout = writer._timeout = 0.05
+    backend.timeout = writer._timeout = 0.05
     try:
         yield
     finally:
-        backend._timeout = writer._timeout = PATIENCE
+        backend.timeout = writer._timeout = PATIENCE
 
 
-def ask(backend: SqliteBackend, op: StoreOperation[Any]) -> Any:
+def ask(backend: SqliteBackend, op: ops.StoreOperation[Any]) -> Any:
     return backend.blocking().perform(op)
 
 
-def held(backend: SqliteBackend) -> Claim:
+def held(backend: SqliteBackend) -> ops.Claim:
     op = claim(new_identity(), new_fence())
-    assert isinstance(ask(backend, op), Claimed)
+    assert isinstance(ask(backend, op), ops.Claimed)
     return op
 
 
@@ -228,26 +215,26 @@ def test_closed_and_opened_again_nothing_is_lost(backend: SqliteBackend) -> None
     op = held(backend)
     backend.close()
     backend.close()
-    found = ask(backend, Read(op.identity))
-    assert isinstance(found, Found)
+    found = ask(backend, ops.Read(op.identity))
+    assert isinstance(found, ops.Found)
     assert found.record.fence == op.fence
 
 
 def test_closing_waits_for_what_is_queued(path: Path) -> None:
     backend = SqliteBackend(f"sqlite:///{path}", timeout=PATIENCE)
     held(backend)
-    ops = [claim(new_identity(), new_fence()) for _ in range(64)]
+    given = [claim(new_identity(), new_fence()) for _ in range(64)]
     replies: list[object] = []
     threads = [
-        threading.Thread(target=lambda op=op: replies.append(ask(backend, op))) for op in ops
+        threading.Thread(target=lambda op=op: replies.append(ask(backend, op))) for op in given
     ]
     for thread in threads:
         thread.start()
     backend.close()
     for thread in threads:
         thread.join(PATIENCE)
-    assert [type(reply) for reply in replies] == [Claimed] * 64
-    assert all(isinstance(ask(backend, Read(op.identity)), Found) for op in ops)
+    assert [type(reply) for reply in replies] == [ops.Claimed] * 64
+    assert all(isinstance(ask(backend, ops.Read(op.identity)), ops.Found) for op in given)
     backend.close()
 
 
@@ -263,7 +250,7 @@ def test_a_replay_writes_nothing(
     version = other.execute("PRAGMA data_version").fetchone()
     before = (path.read_bytes(), log.read_bytes())
     for _ in range(10):
-        assert isinstance(ask(backend, claim(op.identity, new_fence())), Found)
+        assert isinstance(ask(backend, claim(op.identity, new_fence())), ops.Found)
     assert (path.read_bytes(), log.read_bytes()) == before
     assert other.execute("PRAGMA data_version").fetchone() == version
 
@@ -273,8 +260,8 @@ def test_a_look_does_not_wait_for_a_writer(
 ) -> None:
     op = held(backend)
     other.execute("BEGIN IMMEDIATE")
-    assert isinstance(ask(backend, Read(op.identity)), Found)
-    assert isinstance(ask(backend, Read(new_identity())), NoRecord)
+    assert isinstance(ask(backend, ops.Read(op.identity)), ops.Found)
+    assert isinstance(ask(backend, ops.Read(new_identity())), ops.NoRecord)
     other.execute("ROLLBACK")
 
 
@@ -284,11 +271,11 @@ def test_a_claim_of_a_known_key_does_not_wait_for_a_writer_for_long(
     """The claim that meets the foreign lock may time out; the next is answered at once."""
     op = held(backend)
     stranger = SqliteBackend(f"sqlite:///{path}", timeout=PATIENCE)
-    assert isinstance(ask(stranger, Read(op.identity)), Found)
+    assert isinstance(ask(stranger, ops.Read(op.identity)), ops.Found)
     other.execute("BEGIN IMMEDIATE")
     with hurried(stranger), pytest.raises(StoreUnavailable):
         ask(stranger, claim(new_identity(), new_fence()))
-    assert isinstance(ask(stranger, claim(op.identity, new_fence())), Found)
+    assert isinstance(ask(stranger, claim(op.identity, new_fence())), ops.Found)
     other.execute("ROLLBACK")
     stranger.close()
 
@@ -300,7 +287,7 @@ def test_a_replay_that_this_process_never_met_writes_nothing(
     stranger = SqliteBackend(f"sqlite:///{path}", timeout=PATIENCE)
     log = path.with_name(path.name + "-wal")
     before = (path.read_bytes(), log.read_bytes())
-    assert isinstance(ask(stranger, claim(op.identity, new_fence())), Found)
+    assert isinstance(ask(stranger, claim(op.identity, new_fence())), ops.Found)
     assert (path.read_bytes(), log.read_bytes()) == before
     stranger.close()
 
@@ -309,14 +296,17 @@ def test_a_look_says_what_the_plan_of_a_read_says(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
     """In every state, of a large answer too, and of no record."""
-    ops = [held(backend) for _ in range(4)]
-    ask(backend, complete(ops[1].identity, ops[1].fence))
-    ask(backend, complete(ops[2].identity, ops[2].fence, bytes(100_000)))
-    ask(backend, Suspend(ops[3].identity, ops[3].fence, "why"))
+    given = [held(backend) for _ in range(4)]
+    ask(backend, complete(given[1].identity, given[1].fence))
+    ask(backend, complete(given[2].identity, given[2].fence, bytes(100_000)))
+    ask(backend, ops.Suspend(given[3].identity, given[3].fence, "why"))
     other.execute("BEGIN")
-    for identity in (*[op.identity for op in ops], new_identity()):
-        by_plan = backend.on(other).perform(Read(identity))
-        for looked in (ask(backend, Read(identity)), asyncio.run(awaited(backend, Read(identity)))):
+    for identity in (*[op.identity for op in given], new_identity()):
+        by_plan = backend.on(other).perform(ops.Read(identity))
+        for looked in (
+            ask(backend, ops.Read(identity)),
+            asyncio.run(awaited(backend, ops.Read(identity))),
+        ):
             assert type(looked) is type(by_plan)
             assert getattr(looked, "record", None) == getattr(by_plan, "record", None)
     other.execute("ROLLBACK")
@@ -325,9 +315,9 @@ def test_a_look_says_what_the_plan_of_a_read_says(
 def test_a_look_holds_on_to_nothing(backend: SqliteBackend, other: sqlite3.Connection) -> None:
     """A reader that stayed at its row would see no later commit, and the log could not be reset."""
     op = held(backend)
-    assert ask(backend, Read(op.identity)).record.state is State.IN_PROGRESS
+    assert ask(backend, ops.Read(op.identity)).record.state is State.IN_PROGRESS
     ask(backend, complete(op.identity, op.fence))
-    assert ask(backend, Read(op.identity)).record.state is State.COMPLETED
+    assert ask(backend, ops.Read(op.identity)).record.state is State.COMPLETED
     assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
 
 
@@ -340,10 +330,10 @@ def test_a_look_that_fails_is_told_to_whoever_awaits_it(
 
     async def ask_twice() -> list[Any]:
         store = backend.awaited()
-        asked = [store.perform(Read(op.identity)), store.perform(Read(new_identity()))]
+        asked = [store.perform(ops.Read(op.identity)), store.perform(ops.Read(new_identity()))]
         return list(await asyncio.gather(*asked, return_exceptions=True))
 
-    assert [type(reply) for reply in asyncio.run(ask_twice())] == [StoreCorrupt, NoRecord]
+    assert [type(reply) for reply in asyncio.run(ask_twice())] == [StoreCorrupt, ops.NoRecord]
 
 
 def test_every_loop_has_a_store_of_its_own(backend: SqliteBackend) -> None:
@@ -362,13 +352,13 @@ def test_every_loop_has_a_store_of_its_own(backend: SqliteBackend) -> None:
 
 
 def together(
-    backend: SqliteBackend, other: sqlite3.Connection, ops: list[StoreOperation[Any]]
+    backend: SqliteBackend, other: sqlite3.Connection, given: list[ops.StoreOperation[Any]]
 ) -> list[Any]:
     """The replies or errors of operations that are all queued before the first is begun."""
 
     async def gather() -> list[Any]:
         store = backend.awaited()
-        tasks = [asyncio.ensure_future(store.perform(op)) for op in ops]
+        tasks = [asyncio.ensure_future(store.perform(op)) for op in given]
         await asyncio.sleep(0)
         other.execute("ROLLBACK")
         replies: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
@@ -381,37 +371,37 @@ def together(
 def test_a_batch_is_one_transaction(backend: SqliteBackend, other: sqlite3.Connection) -> None:
     before = int(other.execute("PRAGMA data_version").fetchone()[0])
     seen = [before]
-    ops: list[StoreOperation[Any]] = [claim(new_identity(), new_fence()) for _ in range(100)]
-    replies = together(backend, other, ops)
+    given: list[ops.StoreOperation[Any]] = [claim(new_identity(), new_fence()) for _ in range(100)]
+    replies = together(backend, other, given)
     seen.append(int(other.execute("PRAGMA data_version").fetchone()[0]))
-    assert [type(reply) for reply in replies] == [Claimed] * 100
+    assert [type(reply) for reply in replies] == [ops.Claimed] * 100
     assert seen[1] - seen[0] == 1
 
 
 def test_an_operation_that_fails_does_not_spoil_the_others(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
-    ops: list[StoreOperation[Any]] = [claim(new_identity(), new_fence()) for _ in range(10)]
-    ops.insert(5, claim(Identity(b"too short"), new_fence()))
-    replies = together(backend, other, ops)
+    given: list[ops.StoreOperation[Any]] = [claim(new_identity(), new_fence()) for _ in range(10)]
+    given.insert(5, claim(Identity(b"too short"), new_fence()))
+    replies = together(backend, other, given)
     assert isinstance(replies.pop(5), StoreCorrupt)
-    assert [type(reply) for reply in replies] == [Claimed] * 10
+    assert [type(reply) for reply in replies] == [ops.Claimed] * 10
 
 
 def test_an_operation_that_cannot_be_bound_does_not_spoil_the_others(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
     open_ops = [held(backend) for _ in range(5)]
-    ops: list[StoreOperation[Any]] = [complete(op.identity, op.fence) for op in open_ops]
-    ops[2] = Complete(open_ops[2].identity, open_ops[2].fence, b"", 2**70, 1)
-    replies = together(backend, other, ops)
+    given: list[ops.StoreOperation[Any]] = [complete(op.identity, op.fence) for op in open_ops]
+    given[2] = ops.Complete(open_ops[2].identity, open_ops[2].fence, b"", 2**70, 1)
+    replies = together(backend, other, given)
     assert isinstance(replies.pop(2), OverflowError)
-    assert [type(reply) for reply in replies] == [Applied] * 4
+    assert [type(reply) for reply in replies] == [ops.Applied] * 4
 
 
 def test_an_operation_of_nonsense_does_not_stop_the_writer(backend: SqliteBackend) -> None:
     nonsense: Any = None
-    for bad in (claim(nonsense, new_fence()), Claim(*[nonsense] * 8), nonsense):
+    for bad in (claim(nonsense, new_fence()), ops.Claim(*[nonsense] * 8), nonsense):
         with pytest.raises((StoreCorrupt, TypeError, AttributeError)):
             ask(backend, bad)
     held(backend)
@@ -419,32 +409,34 @@ def test_an_operation_of_nonsense_does_not_stop_the_writer(backend: SqliteBacken
 
 def test_rivals_in_one_batch(backend: SqliteBackend, other: sqlite3.Connection) -> None:
     identity = new_identity()
-    ops: list[StoreOperation[Any]] = [claim(identity, new_fence()) for _ in range(10)]
-    ops += [claim(new_identity(), new_fence()) for _ in range(10)]
-    replies = together(backend, other, ops)
-    assert [type(reply) for reply in replies] == [Claimed] + [Found] * 9 + [Claimed] * 10
+    given: list[ops.StoreOperation[Any]] = [claim(identity, new_fence()) for _ in range(10)]
+    given += [claim(new_identity(), new_fence()) for _ in range(10)]
+    replies = together(backend, other, given)
+    assert [type(reply) for reply in replies] == [ops.Claimed] + [ops.Found] * 9 + [
+        ops.Claimed
+    ] * 10
 
 
 def test_keys_too_old_to_start_in_one_batch_with_others(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
     ages = [1, None, 1, 2**62]
-    ops: list[StoreOperation[Any]] = [
+    given: list[ops.StoreOperation[Any]] = [
         claim(new_identity(), new_fence(), fresh_until=age) for age in ages
     ]
-    replies = together(backend, other, ops)
-    assert [type(reply) for reply in replies] == [Stale, Claimed, Stale, Claimed]
+    replies = together(backend, other, given)
+    assert [type(reply) for reply in replies] == [ops.Stale, ops.Claimed, ops.Stale, ops.Claimed]
 
 
 def test_stale_and_fresh_fences_in_one_batch(
     backend: SqliteBackend, other: sqlite3.Connection
 ) -> None:
     claims = [held(backend) for _ in range(6)]
-    ops: list[StoreOperation[Any]] = [complete(op.identity, op.fence) for op in claims]
-    ops[1] = complete(claims[1].identity, new_fence(), b"a zombie's")
-    replies = together(backend, other, ops)
-    assert [isinstance(reply, Applied) for reply in replies] == [True, False] + [True] * 4
-    found = ask(backend, Read(claims[1].identity))
+    given: list[ops.StoreOperation[Any]] = [complete(op.identity, op.fence) for op in claims]
+    given[1] = complete(claims[1].identity, new_fence(), b"a zombie's")
+    replies = together(backend, other, given)
+    assert [isinstance(reply, ops.Applied) for reply in replies] == [True, False] + [True] * 4
+    found = ask(backend, ops.Read(claims[1].identity))
     assert found.record.state is State.IN_PROGRESS
 
 
@@ -453,15 +445,15 @@ def test_what_took_effect_in_a_batch_is_told_so_whatever_became_of_it_in_the_bat
 ) -> None:
     """A stale one sends all completions of its batch alone; the operator was queued before them."""
     good, stale = held(backend), held(backend)
-    ops: list[StoreOperation[Any]] = [
-        Evict(good.identity, good.fence, ACT),
+    given: list[ops.StoreOperation[Any]] = [
+        ops.Evict(good.identity, good.fence, ACT),
         complete(good.identity, good.fence),
         complete(stale.identity, new_fence()),
     ]
-    evicted, completed, lost = together(backend, other, ops)
-    assert isinstance(completed, Applied)
-    assert isinstance(evicted, Applied)
-    assert isinstance(lost, Lost)
+    evicted, completed, lost = together(backend, other, given)
+    assert isinstance(completed, ops.Applied)
+    assert isinstance(evicted, ops.Applied)
+    assert isinstance(lost, ops.Lost)
 
 
 def test_a_batch_leaves_the_rows_and_replies_of_its_operations_alone(tmp_path: Path) -> None:
@@ -469,13 +461,13 @@ def test_a_batch_leaves_the_rows_and_replies_of_its_operations_alone(tmp_path: P
     odd = Origin("tenant\0", "POST", "/p\\x00/é", "k\ud800")
     some = claim(new_identity(), new_fence()).terms
     claims = [
-        Claim(new_identity(), new_fence(), "v1:é", b"", odd, 7, lapse, late, request, some)
+        ops.Claim(new_identity(), new_fence(), "v1:é", b"", odd, 7, lapse, late, request, some)
         for lapse in OnLapse
         for late, request in ((None, None), (2**62, b"\0request"), (None, b""))
     ]
     resources = [None, "order/1", "order\0/é"] * 3
-    ops = [
-        Complete(op.identity, op.fence, b"\0" * number, 5 + number, number, resource)
+    given = [
+        ops.Complete(op.identity, op.fence, b"\0" * number, 5 + number, number, resource)
         for number, (op, resource) in enumerate(zip(claims, resources, strict=True))
     ]
     alone, many = (
@@ -483,15 +475,15 @@ def test_a_batch_leaves_the_rows_and_replies_of_its_operations_alone(tmp_path: P
         for name in ("alone", "many")
     )
 
-    async def gather(ops: Sequence[StoreOperation[Any]]) -> list[Any]:
+    async def gather(given: Sequence[ops.StoreOperation[Any]]) -> list[Any]:
         store = many.awaited()
-        return list(await asyncio.gather(*[store.perform(op) for op in ops]))
+        return list(await asyncio.gather(*[store.perform(op) for op in given]))
 
     def rows(backend: SqliteBackend) -> list[Any]:
         writer = writers_connection(backend)
         return writer.execute("SELECT * FROM semel_record ORDER BY identity").fetchall()
 
-    for each in (claims, ops):
+    for each in (claims, given):
         assert [ask(alone, op) for op in each] == asyncio.run(gather(each))
         assert rows(alone) == rows(many)
     alone.close()
@@ -519,7 +511,7 @@ def test_what_was_given_up_before_it_was_handed_over_is_never_done(path: Path) -
         assert told.value.applied is False
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        assert isinstance(await store.perform(Read(op.identity)), NoRecord)
+        assert isinstance(await store.perform(ops.Read(op.identity)), ops.NoRecord)
         await backend.aclose()
 
     asyncio.run(give_up_first())
@@ -542,7 +534,7 @@ def test_a_cancelled_caller_loses_only_the_answer(
 
     other.execute("BEGIN IMMEDIATE")
     asyncio.run(cancel())
-    assert ask(backend, Read(op.identity)).record.fence == op.fence
+    assert ask(backend, ops.Read(op.identity)).record.fence == op.fence
 
 
 # ── outages ───────────────────────────────────────────────────────────────────────────────────────
@@ -566,12 +558,12 @@ def test_a_lock_held_too_long_is_an_outage_and_nothing_happened(
     assert refused.value.applied is False
     other.execute("ROLLBACK")
     backend.close()
-    assert isinstance(ask(backend, Read(op.identity)), NoRecord)
-    assert isinstance(ask(backend, op), Claimed)
+    assert isinstance(ask(backend, ops.Read(op.identity)), ops.NoRecord)
+    assert isinstance(ask(backend, op), ops.Claimed)
     backend.close()
 
 
-async def awaited(backend: SqliteBackend, op: StoreOperation[Any]) -> Any:
+async def awaited(backend: SqliteBackend, op: ops.StoreOperation[Any]) -> Any:
     return await backend.awaited().perform(op)
 
 
@@ -586,16 +578,16 @@ def test_a_full_disk_is_an_outage_that_ends(
     big, small = held(backend), [held(backend) for _ in range(5)]
     pages = int(other.execute("PRAGMA page_count").fetchone()[0])
     limit_pages(backend, pages + 20)
-    ops: list[StoreOperation[Any]] = [complete(op.identity, op.fence) for op in small]
-    ops.append(complete(big.identity, big.fence, bytes(1_000_000)))
-    replies = together(backend, other, ops)
+    given: list[ops.StoreOperation[Any]] = [complete(op.identity, op.fence) for op in small]
+    given.append(complete(big.identity, big.fence, bytes(1_000_000)))
+    replies = together(backend, other, given)
     refused = replies.pop()
     assert isinstance(refused, StoreUnavailable)
     assert refused.applied is False
-    assert [type(reply) for reply in replies] == [Applied] * 5
-    assert ask(backend, Read(big.identity)).record.state is State.IN_PROGRESS
+    assert [type(reply) for reply in replies] == [ops.Applied] * 5
+    assert ask(backend, ops.Read(big.identity)).record.state is State.IN_PROGRESS
     limit_pages(backend, 1_000_000)
-    assert isinstance(ask(backend, ops[-1]), Applied)
+    assert isinstance(ask(backend, given[-1]), ops.Applied)
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
@@ -611,7 +603,7 @@ def test_nothing_is_acknowledged_into_a_file_that_is_gone(
         ask(backend, complete(op.identity, op.fence))
     assert refused.value.applied is False
     backup.rename(path)
-    assert isinstance(ask(backend, complete(op.identity, op.fence)), Applied)
+    assert isinstance(ask(backend, complete(op.identity, op.fence)), ops.Applied)
 
 
 @pytest.mark.parametrize("part", ["-wal", "-shm"])
@@ -625,14 +617,14 @@ def test_nothing_is_acknowledged_into_a_log_that_is_gone(
     log.rename(backup)
     if replaced:
         shutil.copy(backup, log)
-    late: list[StoreOperation[Any]] = [claim(new_identity(), new_fence())]
+    late: list[ops.StoreOperation[Any]] = [claim(new_identity(), new_fence())]
     late.append(complete(op.identity, op.fence))
     for each in late:
         with pytest.raises(StoreUnavailable, match=f"{part} was deleted or replaced") as refused:
             ask(backend, each)
         assert refused.value.applied is False
     with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-        ask(backend, Read(op.identity))  # also in a thread that has not looked before
+        ask(backend, ops.Read(op.identity))  # also in a thread that has not looked before
 
 
 def test_the_log_of_a_file_behind_a_link_is_watched(path: Path, tmp_path: Path) -> None:
@@ -654,8 +646,8 @@ def test_what_a_deleted_log_held_is_saved_when_its_loss_is_noticed(
     with pytest.raises(StoreUnavailable, match="deleted or replaced"):
         ask(backend, claim(new_identity(), new_fence()))
     with closing(SqliteBackend(backend.url)) as other:
-        found = other.blocking().perform(Read(op.identity))
-        assert isinstance(found, Found)
+        found = other.blocking().perform(ops.Read(op.identity))
+        assert isinstance(found, ops.Found)
         assert found.record.fence == op.fence
 
 
@@ -667,7 +659,7 @@ def test_a_store_stays_the_same_when_the_process_changes_its_folder(
     backend = SqliteBackend("sqlite:///semel.db")
     monkeypatch.chdir(tmp_path / "elsewhere")
     op = held(backend)
-    assert isinstance(ask(backend, Read(op.identity)), Found)
+    assert isinstance(ask(backend, ops.Read(op.identity)), ops.Found)
     backend.close()
     assert (tmp_path / "semel.db").exists()
     assert not list((tmp_path / "elsewhere").iterdir())
@@ -702,7 +694,7 @@ def test_a_damaged_row_is_never_answered_from(
     op = held(backend)
     other.execute("PRAGMA ignore_check_constraints = ON")
     other.execute(f"UPDATE semel_record SET {damage} WHERE identity = ?", (op.identity,))
-    for asked in (claim(op.identity, new_fence()), Read(op.identity)):
+    for asked in (claim(op.identity, new_fence()), ops.Read(op.identity)):
         with pytest.raises(StoreCorrupt):
             ask(backend, asked)
     with pytest.raises(StoreCorrupt):
@@ -723,7 +715,7 @@ def test_a_damaged_schema_is_called_so_though_nobody_can_read_it(tmp_path: Path)
         )
         connection.commit()
     with pytest.raises(StoreCorrupt, match="damaged"):
-        SqliteBackend(url).blocking().perform(Read(new_identity()))
+        SqliteBackend(url).blocking().perform(ops.Read(new_identity()))
 
 
 @pytest.mark.parametrize(
@@ -788,24 +780,24 @@ def test_a_completion_joins_the_callers_transaction(
     other.execute("INSERT INTO payment VALUES (?)", (op.identity,))
     other.row_factory = sqlite3.Row
     joined = backend.on(other).perform(complete(op.identity, op.fence))
-    assert isinstance(joined, Applied)
-    assert ask(backend, Read(op.identity)).record.state is State.IN_PROGRESS
+    assert isinstance(joined, ops.Applied)
+    assert ask(backend, ops.Read(op.identity)).record.state is State.IN_PROGRESS
     other.execute(end)
     done = end == "COMMIT"
     expected = State.COMPLETED if done else State.IN_PROGRESS
-    assert ask(backend, Read(op.identity)).record.state is expected
+    assert ask(backend, ops.Read(op.identity)).record.state is expected
     assert other.execute("SELECT count(*) FROM payment").fetchone()[0] == int(done)
 
 
 def test_joining_needs_a_transaction(backend: SqliteBackend, other: sqlite3.Connection) -> None:
     with pytest.raises(ConfigurationError, match="BEGIN first"):
-        backend.on(other).perform(Read(new_identity()))
+        backend.on(other).perform(ops.Read(new_identity()))
 
 
 def test_joining_a_database_without_tables_says_what_to_run(backend: SqliteBackend) -> None:
     connection = sqlite3.connect(":memory:")
     with pytest.raises(SchemaError, match="run `semel migrate`"):
-        backend.on(connection).perform(Read(new_identity()))
+        backend.on(connection).perform(ops.Read(new_identity()))
     connection.close()
 
 
@@ -832,12 +824,12 @@ def test_a_forked_child_works_with_connections_of_its_own(
     born = claim(new_identity(), new_fence())
 
     def child() -> None:
-        assert ask(backend, Read(op.identity)).record.fence == op.fence
-        assert isinstance(ask(backend, born), Claimed)
+        assert ask(backend, ops.Read(op.identity)).record.fence == op.fence
+        assert isinstance(ask(backend, born), ops.Claimed)
         backend.close()
 
     assert forked(child) == 0
-    assert ask(backend, Read(born.identity)).record.fence == born.fence
+    assert ask(backend, ops.Read(born.identity)).record.fence == born.fence
     held(backend)
 
 
@@ -848,10 +840,10 @@ def test_a_childs_writes_survive_the_parents_closing(path: Path, backend: Sqlite
     (up, told), (down, tell) = os.pipe(), os.pipe()
 
     def child() -> None:
-        assert isinstance(ask(backend, born[0]), Claimed)
+        assert isinstance(ask(backend, born[0]), ops.Claimed)
         os.write(told, b".")
         os.read(down, 1)
-        assert isinstance(ask(backend, born[1]), Claimed)
+        assert isinstance(ask(backend, born[1]), ops.Claimed)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def parent() -> None:
@@ -864,14 +856,14 @@ def test_a_childs_writes_survive_the_parents_closing(path: Path, backend: Sqlite
     assert forked(child) == -signal.SIGKILL
     thread.join(PATIENCE)
     for op in born:
-        assert ask(backend, Read(op.identity)).record.fence == op.fence
+        assert ask(backend, ops.Read(op.identity)).record.fence == op.fence
     for end in (up, told, down, tell):
         os.close(end)
 
 
 def test_forking_while_writing_loses_nothing(backend: SqliteBackend) -> None:
     stop = threading.Event()
-    acknowledged: list[Claim] = []
+    acknowledged: list[ops.Claim] = []
 
     def write() -> None:
         while not stop.is_set():
@@ -890,7 +882,7 @@ def test_forking_while_writing_loses_nothing(backend: SqliteBackend) -> None:
         for thread in threads:
             thread.join(PATIENCE)
     assert codes == [0] * 10
-    assert all(isinstance(ask(backend, Read(op.identity)), Found) for op in acknowledged)
+    assert all(isinstance(ask(backend, ops.Read(op.identity)), ops.Found) for op in acknowledged)
 
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -961,7 +953,7 @@ def test_a_killed_process_keeps_what_it_acknowledged(path: Path, backend: Sqlite
     whole = [line.strip() for line in acknowledged if line.endswith("\n")]
     assert len(whole) >= 50
     for line in whole:
-        assert isinstance(ask(backend, Read(Identity(bytes.fromhex(line)))), Found)
+        assert isinstance(ask(backend, ops.Read(Identity(bytes.fromhex(line)))), ops.Found)
 
 
 EXIT = (
@@ -984,7 +976,7 @@ def test_the_interpreter_ends_without_being_asked_to_close(path: Path) -> None:
 def test_readers_of_threads_that_ended_are_closed(backend: SqliteBackend) -> None:
     held(backend)
     for _ in range(20):
-        thread = threading.Thread(target=lambda: ask(backend, Read(new_identity())))
+        thread = threading.Thread(target=lambda: ask(backend, ops.Read(new_identity())))
         thread.start()
         thread.join(PATIENCE)
     writer = backend._writer

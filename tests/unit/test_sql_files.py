@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations import audit, maintenance, outbox, requests
-from semel.core.operations.acts import Act, Verb
-from semel.core.operations.requests import StoreOperation
 from semel.core.records import Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, RecordEvent, sources
 from semel.errors import SchemaError, StoreCorrupt
@@ -40,65 +38,65 @@ DIALECTS = pytest.mark.parametrize("name", SYNTAXES)
 
 IDENTITY, FENCE, SEEN = Identity(bytes(32)), Fence(b"f" * 16), Fence(b"s" * 16)
 ORIGIN = Origin("tenant", "POST", "/", "key")
-ACT = Act("ann", "because")
-OPERATIONS: list[StoreOperation[Any]] = [
-    requests.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
-    requests.Read(IDENTITY),
-    requests.Fetch(IDENTITY, FENCE, b""),
-    requests.Retake(IDENTITY, SEEN, FENCE, 1),
-    requests.Renew(IDENTITY, FENCE, 1),
-    requests.Open(IDENTITY, FENCE, b""),
-    requests.Complete(IDENTITY, FENCE, b"", 1, 1),
-    requests.Release(IDENTITY, FENCE, 1),
-    requests.Suspend(IDENTITY, FENCE),
-    requests.Lapse(IDENTITY, SEEN, 1),
-    requests.Forget(IDENTITY, SEEN),
-    requests.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, ACT),
-    requests.SettleAbsent(IDENTITY, SEEN, FENCE, 1, ACT),
-    requests.Evict(IDENTITY, SEEN, ACT),
-    requests.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT),
-    requests.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT, free=True),
-    requests.Register("route", "recipe"),
-    requests.Agree(terms()),
-    requests.ReadRecipe("route"),
-    requests.Accept(IDENTITY, FENCE, "v1:", b"", ORIGIN, b"", 1),
-    requests.Recall(IDENTITY),
-    requests.Take(IDENTITY, SEEN, FENCE, 1),
-    requests.Resume(IDENTITY, SEEN, FENCE, 1),
-    requests.Advance(IDENTITY, FENCE, b""),
-    requests.SettleCall(IDENTITY, SEEN, FENCE, b"", ACT),
-    requests.Inquire(IDENTITY, SEEN, 0, 1),
-    maintenance.Due(maintenance.Work.PENDING, 1),
-    maintenance.CountDue(1),
-    maintenance.Browse((State.UNKNOWN,), 1),
-    maintenance.Browse((State.COMPLETED,), 1),
-    maintenance.Scan((State.UNKNOWN,), 1),
-    maintenance.Scan((State.COMPLETED,), 1),
-    maintenance.Count(1),
-    maintenance.Sweep(1),
-    maintenance.Abandon(1, b""),
-    maintenance.Reap(1),
-    maintenance.Lead("name", FENCE, 1),
-    maintenance.WhoLeads("name"),
-    maintenance.Retire("resource", "tenant"),
-    outbox.Enqueue("key", None, "name", b""),
-    outbox.TakeEffects(FENCE, ("name",), 1, 1),
-    outbox.RenewEffects(FENCE, 1),
-    outbox.MarkDelivered("key", FENCE, None, 1),
-    outbox.MarkFailed("key", FENCE, "error", 1),
-    outbox.BrowseEffects(outbox.Shelf.DEAD, 1),
-    outbox.FindEffect("key"),
-    outbox.Requeue("key", ACT),
-    outbox.Requeue("key", ACT, drop=True),
-    outbox.NoteEvent("source", "event", 1),
-    outbox.NoteEvent("source", "event", None),
-    audit.Erase(IDENTITY, SEEN, ACT),
-    audit.ListBelongings("tenant", 1),
-    audit.ListUnlike(b"E1", 1),
-    *(audit.Reseal(IDENTITY, SEEN, part, b"", b"") for part in audit.Part),
-    audit.ResealEffect("key", b"", b""),
-    audit.Remark(Verb.ERASE, ACT, "tenant"),
-    audit.BrowseAudit(1),
+ACT = ops.Act("ann", "because")
+OPERATIONS: list[ops.StoreOperation[Any]] = [
+    ops.requests.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
+    ops.requests.Read(IDENTITY),
+    ops.requests.Fetch(IDENTITY, FENCE, b""),
+    ops.requests.Retake(IDENTITY, SEEN, FENCE, 1),
+    ops.requests.Renew(IDENTITY, FENCE, 1),
+    ops.requests.Open(IDENTITY, FENCE, b""),
+    ops.requests.Complete(IDENTITY, FENCE, b"", 1, 1),
+    ops.requests.Release(IDENTITY, FENCE, 1),
+    ops.requests.Suspend(IDENTITY, FENCE),
+    ops.requests.Lapse(IDENTITY, SEEN, 1),
+    ops.requests.Forget(IDENTITY, SEEN),
+    ops.requests.SettleHappened(IDENTITY, SEEN, FENCE, b"", 1, 1, ACT),
+    ops.requests.SettleAbsent(IDENTITY, SEEN, FENCE, 1, ACT),
+    ops.requests.Evict(IDENTITY, SEEN, ACT),
+    ops.requests.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT),
+    ops.requests.EvictUnknown(IDENTITY, SEEN, FENCE, 1, ACT, free=True),
+    ops.requests.Register("route", "recipe"),
+    ops.requests.Agree(terms()),
+    ops.requests.ReadRecipe("route"),
+    ops.requests.Accept(IDENTITY, FENCE, "v1:", b"", ORIGIN, b"", 1),
+    ops.requests.Recall(IDENTITY),
+    ops.requests.Take(IDENTITY, SEEN, FENCE, 1),
+    ops.requests.Resume(IDENTITY, SEEN, FENCE, 1),
+    ops.requests.Advance(IDENTITY, FENCE, b""),
+    ops.requests.SettleCall(IDENTITY, SEEN, FENCE, b"", ACT),
+    ops.requests.Inquire(IDENTITY, SEEN, 0, 1),
+    ops.maintenance.Due(ops.maintenance.Work.PENDING, 1),
+    ops.maintenance.CountDue(1),
+    ops.maintenance.Browse((State.UNKNOWN,), 1),
+    ops.maintenance.Browse((State.COMPLETED,), 1),
+    ops.maintenance.Scan((State.UNKNOWN,), 1),
+    ops.maintenance.Scan((State.COMPLETED,), 1),
+    ops.maintenance.Count(1),
+    ops.maintenance.Sweep(1),
+    ops.maintenance.Abandon(1, b""),
+    ops.maintenance.Reap(1),
+    ops.maintenance.Lead("name", FENCE, 1),
+    ops.maintenance.WhoLeads("name"),
+    ops.maintenance.Retire("resource", "tenant"),
+    ops.outbox.Enqueue("key", None, "name", b""),
+    ops.outbox.TakeEffects(FENCE, ("name",), 1, 1),
+    ops.outbox.RenewEffects(FENCE, 1),
+    ops.outbox.MarkDelivered("key", FENCE, None, 1),
+    ops.outbox.MarkFailed("key", FENCE, "error", 1),
+    ops.outbox.BrowseEffects(ops.outbox.Shelf.DEAD, 1),
+    ops.outbox.FindEffect("key"),
+    ops.outbox.Requeue("key", ACT),
+    ops.outbox.Requeue("key", ACT, drop=True),
+    ops.outbox.NoteEvent("source", "event", 1),
+    ops.outbox.NoteEvent("source", "event", None),
+    ops.audit.Erase(IDENTITY, SEEN, ACT),
+    ops.audit.ListBelongings("tenant", 1),
+    ops.audit.ListUnlike(b"E1", 1),
+    *(ops.audit.Reseal(IDENTITY, SEEN, part, b"", b"") for part in ops.audit.Part),
+    ops.audit.ResealEffect("key", b"", b""),
+    ops.audit.Remark(ops.Verb.ERASE, ACT, "tenant"),
+    ops.audit.BrowseAudit(1),
 ]
 FOLLOWING = {
     "read_terms",
@@ -214,20 +212,20 @@ def test_every_file_has_a_header(name: str) -> None:
 
 @DIALECTS
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: type(op).__name__)
-def test_a_plan_gives_what_its_statement_takes(name: str, op: StoreOperation[Any]) -> None:
+def test_a_plan_gives_what_its_statement_takes(name: str, op: ops.StoreOperation[Any]) -> None:
     statement = next(plans.plan(op))
     assert set(statement.params) == set(dialect(name).queries[statement.name].takes)
 
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
     named = [
-        *vars(requests).values(),
-        *vars(maintenance).values(),
-        *vars(outbox).values(),
-        *vars(audit).values(),
+        *vars(ops.requests).values(),
+        *vars(ops.maintenance).values(),
+        *vars(ops.outbox).values(),
+        *vars(ops.audit).values(),
     ]
     every = {item for item in named if isinstance(item, type)}
-    asked = {item for item in every if issubclass(item, StoreOperation)} - {StoreOperation}
+    asked = {item for item in every if issubclass(item, ops.StoreOperation)} - {ops.StoreOperation}
     assert {type(op) for op in OPERATIONS} == asked
 
 

@@ -9,21 +9,7 @@ from datetime import timedelta
 import pytest
 
 import semel
-from semel.core.operations.acts import Act
-from semel.core.operations.maintenance import Browse
-from semel.core.operations.requests import (
-    Claim,
-    Complete,
-    Lapse,
-    Open,
-    Register,
-    Release,
-    Renew,
-    SettleAbsent,
-    SettleHappened,
-    StoreOperation,
-    Suspend,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Record, State
 from semel.core.stored.snapshot import Snapshot, encode
 from semel.runtime.leases import Lease
@@ -75,15 +61,15 @@ def test_without_an_answered_claim_nothing_runs_and_the_claim_is_taken_back(
     runner: asyncio.Runner,
 ) -> None:
     send = driver(colour, make_guard(store), once(effects), runner)
-    store.fail(Claim, mishap=mishap, times=1)
+    store.fail(ops.Claim, mishap=mishap, times=1)
     reply = send()
     assert (reply.status, reply.code) == (503, "store-unavailable")
     assert reply.one("retry-after") == "1"
     assert effects.all() == []
     assert settle(send).status == 200
     assert len(effects.all()) == 1
-    until(lambda: mishap == "refused" or store.count(Release))
-    assert mishap != "refused" or store.count(Release) == 0
+    until(lambda: mishap == "refused" or store.count(ops.Release))
+    assert mishap != "refused" or store.count(ops.Release) == 0
 
 
 def test_a_store_that_is_down_from_the_start_fails_closed_and_recovers(
@@ -94,9 +80,9 @@ def test_a_store_that_is_down_from_the_start_fails_closed_and_recovers(
     runner: asyncio.Runner,
 ) -> None:
     send = driver(colour, make_guard(store), once(effects), runner)
-    store.fail(StoreOperation)
+    store.fail(ops.StoreOperation)
     assert {send().code for _ in range(3)} == {"store-unavailable"}
-    assert store.count(Register) == 3
+    assert store.count(ops.Register) == 3
     assert effects.all() == []
     store.mend()
     assert settle(send).status == 200
@@ -111,14 +97,14 @@ def test_requests_without_a_key_do_not_need_the_store(
     runner: asyncio.Runner,
 ) -> None:
     send = driver(colour, make_guard(store), once(effects), runner)
-    store.fail(StoreOperation)
+    store.fail(ops.StoreOperation)
     assert send(Ask(key=None)).status == 200
     assert store.seen == []
 
 
-@pytest.mark.parametrize("op", [Register, Claim])
+@pytest.mark.parametrize("op", [ops.Register, ops.Claim])
 def test_a_store_that_breaks_its_contract_runs_nothing(
-    op: type[StoreOperation[object]],
+    op: type[ops.StoreOperation[object]],
     colour: str,
     store: FaultyBackend,
     make_guard: MakeGuard,
@@ -151,9 +137,9 @@ def test_a_completion_is_asked_again_until_it_is_durable(
     runner: asyncio.Runner,
 ) -> None:
     send = driver(colour, make_guard(store), once(effects), runner)
-    store.fail(Complete, mishap=mishap, times=2)
+    store.fail(ops.Complete, mishap=mishap, times=2)
     first = send()
-    assert (first.status, store.count(Complete)) == (200, 3)
+    assert (first.status, store.count(ops.Complete)) == (200, 3)
     assert send().body == first.body == effects.all()[0].nonce.encode()
     assert len(effects.all()) == 1
 
@@ -171,15 +157,15 @@ def test_a_completion_that_never_becomes_durable_is_no_success_and_is_pursued(
 
     def shrinking(lease: Lease, now: float) -> bool:
         """Each try takes a third of the lease, on the clock by which this process counts it."""
-        return held(lease, now + store.count(Complete) * lease.duration / 3)
+        return held(lease, now + store.count(ops.Complete) * lease.duration / 3)
 
     monkeypatch.setattr(Lease, "held", shrinking)
     send = driver(colour, make_guard(store), once(effects), runner)
-    store.fail(Complete, Renew)
+    store.fail(ops.Complete, ops.Renew)
     first = send()
     assert (first.status, first.code) == (503, "completion-not-durable")
     assert first.one("retry-after") == "1"
-    assert store.count(Complete) > 1
+    assert store.count(ops.Complete) > 1
     store.mend()
     until(lambda: send().status == 200)
     again = send()
@@ -201,7 +187,7 @@ def test_a_release_that_fails_is_pursued_and_the_retry_runs(
         lambda: Said(effects.happen("-").encode(), next(statuses)),
         runner,
     )
-    store.fail(Release, times=1)
+    store.fail(ops.Release, times=1)
     assert send().status == 500
     assert settle(send).status == 200
     assert len(effects.all()) == 2
@@ -218,7 +204,7 @@ def test_a_suspension_that_fails_is_pursued_and_nothing_runs_again(
     send = driver(
         colour, make_guard(store, policy=policy), lambda: Said(once(effects)().body, 502), runner
     )
-    store.fail(Suspend, times=1)
+    store.fail(ops.Suspend, times=1)
     assert send().status == 502
     assert settle(send).code == "outcome-unknown"
     assert len(effects.all()) == 1
@@ -230,7 +216,7 @@ def test_a_bug_in_the_store_at_completion_leaves_no_handler_and_no_lease_behind(
     guard = make_guard(store)
     app = guard.asgi(asgi(once(effects)))
     send = AsgiDriver(app, runner)
-    store.fail(Complete, mishap=ZeroDivisionError("a bug in the store"), times=1)
+    store.fail(ops.Complete, mishap=ZeroDivisionError("a bug in the store"), times=1)
     assert send().status == 0
     assert isinstance(send.errors[0], ZeroDivisionError)
     assert len(guard.runtime.keeper.leases) == 0
@@ -243,11 +229,11 @@ def test_a_bug_in_the_store_at_completion_leaves_no_handler_and_no_lease_behind(
 
 
 @pytest.mark.parametrize(
-    ("policy", "op"), [(semel.ietf(), Complete), (semel.ietf(response="stream"), Open)]
+    ("policy", "op"), [(semel.ietf(), ops.Complete), (semel.ietf(response="stream"), ops.Open)]
 )
 async def test_not_a_byte_is_sent_before_the_record_is_durable(
     policy: semel.Policy,
-    op: type[StoreOperation[object]],
+    op: type[ops.StoreOperation[object]],
     store: FaultyBackend,
     make_guard: MakeGuard,
     effects: Effects,
@@ -263,11 +249,11 @@ async def test_not_a_byte_is_sent_before_the_record_is_durable(
 
 
 @pytest.mark.parametrize(
-    ("policy", "op"), [(semel.ietf(), Complete), (semel.ietf(response="stream"), Open)]
+    ("policy", "op"), [(semel.ietf(), ops.Complete), (semel.ietf(response="stream"), ops.Open)]
 )
 def test_not_a_byte_is_sent_before_the_record_is_durable_in_a_thread(
     policy: semel.Policy,
-    op: type[StoreOperation[object]],
+    op: type[ops.StoreOperation[object]],
     store: FaultyBackend,
     make_guard: MakeGuard,
     effects: Effects,
@@ -302,7 +288,7 @@ def clock() -> Clock:
 
 
 def only(memory: MemoryBackend) -> Record:
-    (case,) = memory.perform(Browse(tuple(State), 2)).cases
+    (case,) = memory.perform(ops.Browse(tuple(State), 2)).cases
     return case.record
 
 
@@ -310,7 +296,7 @@ def lapse(memory: MemoryBackend, clock: Clock) -> Fence:
     """The lease of the one record runs out and a passer-by notices."""
     record = only(memory)
     clock.now += 10 * MINUTE
-    memory.perform(Lapse(record.identity, record.fence, MINUTE))
+    memory.perform(ops.Lapse(record.identity, record.fence, MINUTE))
     return record.fence
 
 
@@ -323,10 +309,10 @@ def settled(memory: MemoryBackend, seen: Fence, kept: bytes | None) -> None:
     fence = Fence(b"operator" * 2)
     if kept is not None:
         memory.perform(
-            SettleHappened(identity, seen, fence, kept, MINUTE, MINUTE, Act("ann", "seen"))
+            ops.SettleHappened(identity, seen, fence, kept, MINUTE, MINUTE, ops.Act("ann", "seen"))
         )
     else:
-        memory.perform(SettleAbsent(identity, seen, fence, MINUTE, Act("ann", "not there")))
+        memory.perform(ops.SettleAbsent(identity, seen, fence, MINUTE, ops.Act("ann", "not there")))
 
 
 def test_a_late_holder_completes_an_unknown_record_with_its_evidence(

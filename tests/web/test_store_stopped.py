@@ -6,8 +6,6 @@ Executions are counted by the effects log, claims by asking the store behind sem
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -286,15 +284,6 @@ def guarded(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Callable[
         runner.run(guard.aclose())
 
 
-@contextmanager
-def stopped(server: ValkeyServer) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
 @pytest.mark.parametrize("colour", COLOURS)
 def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
     colour: str,
@@ -308,7 +297,7 @@ def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
     breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
     until(lambda: send().status == 200)
     ran = len(effects.all())
-    with stopped(hanging):
+    with hanging.frozen():
         until(lambda: send(Ask(key=new_key())).status == 503 and breaker.circuit == "open")
         clock, tried = Still(breaker), store.count(Claim)
         seen = [send(Ask(key=new_key())) for _ in range(30)]
@@ -400,7 +389,7 @@ def test_health_says_whether_the_store_answers_and_an_answer_closes_the_breaker(
 
     assert (well().circuit, well().error) == ("closed", None)
     events.clear()
-    with stopped(hanging):
+    with hanging.frozen():
         ill = until(lambda: health if (health := look()).circuit == "open" else None)
         assert ill is not None
         assert not ill.up

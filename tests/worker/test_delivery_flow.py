@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.delivery import (
     RECORD_TRIES,
     CallDeliverer,
@@ -23,17 +24,6 @@ from semel.core.delivery import (
 )
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.operations.handler import PauseBetweenLooks
-from semel.core.operations.outbox import (
-    BrowseEffects,
-    EffectWritten,
-    Enqueue,
-    MarkDelivered,
-    MarkFailed,
-    Shelf,
-    TakeEffects,
-)
-from semel.core.operations.requests import FlowOperation, StoreOperation
 from semel.core.records import Effect, Fence, Identity, Micros
 from semel.errors import GiveUp, NotExecuted, RetryLater, StoreUnavailable
 from semel.stores.memory import MemoryBackend
@@ -59,12 +49,12 @@ class World:
         self.faults: deque[str] = deque()
         self.meanwhile: Any = lambda: None
 
-    def perform(self, op: FlowOperation[R]) -> R:
+    def perform(self, op: ops.FlowOperation[R]) -> R:
         reply: Any = self._perform(op)
         answer: R = reply
         return answer
 
-    def _perform(self, op: FlowOperation[Any]) -> Any:
+    def _perform(self, op: ops.FlowOperation[Any]) -> Any:
         match op:
             case CallDeliverer():
                 self.sent.append(op.delivery)
@@ -73,15 +63,15 @@ class World:
                 if isinstance(reply, BaseException):
                     raise reply
                 return reply
-            case PauseBetweenLooks():
+            case ops.PauseBetweenLooks():
                 self.rests.append(op.pause)
                 return None
-            case StoreOperation():
+            case ops.StoreOperation():
                 return self._store(op)
             case _:
                 raise TypeError(op)
 
-    def _store(self, op: StoreOperation[Any]) -> Any:
+    def _store(self, op: ops.StoreOperation[Any]) -> Any:
         fault = self.faults.popleft() if self.faults else ""
         if fault == "lost":
             raise StoreUnavailable("no answer", applied=None)
@@ -91,10 +81,10 @@ class World:
         return reply
 
     def write(self, key: str = "k1", order: str | None = None) -> None:
-        self.store.perform(Enqueue(key, None, "paid", encode_payload({"n": 1}), order))
+        self.store.perform(ops.Enqueue(key, None, "paid", encode_payload({"n": 1}), order))
 
     def take(self, fence: Fence = FENCE, limit: int = 10) -> tuple[Effect, ...]:
-        return self.store.perform(TakeEffects(fence, ("paid",), limit, LEASE)).effects
+        return self.store.perform(ops.TakeEffects(fence, ("paid",), limit, LEASE)).effects
 
     def deliver(
         self, fence: Fence = FENCE, rules: RetryRules = RULES, luck: float = 0.5
@@ -102,8 +92,8 @@ class World:
         (effect,) = self.take(fence, 1)
         return run(deliver(effect, rules, fence, luck), self.perform)
 
-    def shelf(self, shelf: Shelf) -> list[Effect]:
-        return list(self.store.perform(BrowseEffects(shelf, 100)).effects)
+    def shelf(self, shelf: ops.Shelf) -> list[Effect]:
+        return list(self.store.perform(ops.BrowseEffects(shelf, 100)).effects)
 
 
 @pytest.fixture
@@ -117,7 +107,7 @@ def world() -> World:
 def test_a_deliverer_gets_the_key_the_payload_and_which_try_it_is(world: World) -> None:
     identity = Identity(b"i" * 32)
     world.store.perform(
-        Enqueue("k1", identity, "paid", encode_payload({"é": [1, None]}), "account-7")
+        ops.Enqueue("k1", identity, "paid", encode_payload({"é": [1, None]}), "account-7")
     )
     world.deliver()
     created_at = datetime.fromtimestamp(1_700_000_000, UTC)
@@ -147,7 +137,7 @@ def test_the_key_is_not_printed(world: World) -> None:
 def test_a_delivery_is_recorded_with_the_providers_id(world: World) -> None:
     world.write()
     assert world.deliver() == DeliveryReport(DeliveryEnding.DELIVERED)
-    (done,) = world.shelf(Shelf.DELIVERED)
+    (done,) = world.shelf(ops.Shelf.DELIVERED)
     assert (done.provider_id, done.tries) == ("provider-1", 1)
     assert world.take(OTHER) == ()
 
@@ -159,7 +149,7 @@ def test_an_error_is_recorded_and_tried_again_after_the_pause(world: World) -> N
     assert report == DeliveryReport(
         DeliveryEnding.FAILED, "OSError: connection refused", SECOND // 2
     )
-    (waiting,) = world.shelf(Shelf.WAITING)
+    (waiting,) = world.shelf(ops.Shelf.WAITING)
     assert waiting.error == "OSError: connection refused"
     world.now += SECOND // 2 - 1
     assert world.take(OTHER) == ()
@@ -177,14 +167,14 @@ def test_after_its_last_try_an_effect_is_a_dead_letter(world: World) -> None:
     assert endings == [DeliveryEnding.FAILED, DeliveryEnding.FAILED, DeliveryEnding.DEAD]
     world.now += 10**15
     assert world.take(OTHER) == ()
-    assert [effect.tries for effect in world.shelf(Shelf.DEAD)] == [3]
+    assert [effect.tries for effect in world.shelf(ops.Shelf.DEAD)] == [3]
 
 
 def test_giving_up_makes_a_dead_letter_at_once(world: World) -> None:
     world.write()
     world.replies.append(DelivererFailed(GiveUp("the account is closed")))
     assert world.deliver() == DeliveryReport(DeliveryEnding.DEAD, "GiveUp: the account is closed")
-    (dead,) = world.shelf(Shelf.DEAD)
+    (dead,) = world.shelf(ops.Shelf.DEAD)
     assert dead.error == "GiveUp: the account is closed"
 
 
@@ -198,11 +188,11 @@ def test_a_delivery_that_takes_its_worker_down_each_time_is_not_tried_for_ever(
     report = world.deliver()
     assert report.ending is DeliveryEnding.DEAD
     assert world.sent == []
-    assert len(world.shelf(Shelf.DEAD)) == 1
+    assert len(world.shelf(ops.Shelf.DEAD)) == 1
 
 
 def test_a_payload_that_is_no_json_is_a_dead_letter(world: World) -> None:
-    world.store.perform(Enqueue("k1", None, "paid", b"\xff", None))
+    world.store.perform(ops.Enqueue("k1", None, "paid", b"\xff", None))
     assert world.deliver().ending is DeliveryEnding.DEAD
     assert world.sent == []
 
@@ -259,10 +249,10 @@ def test_whoever_lost_the_lease_to_another_records_nothing(
 
     world.meanwhile = overtake
     assert world.deliver().ending is DeliveryEnding.OVERTAKEN
-    (waiting,) = world.shelf(Shelf.WAITING)
+    (waiting,) = world.shelf(ops.Shelf.WAITING)
     assert (waiting.error, waiting.provider_id) == (None, None)
-    assert world.store.perform(MarkDelivered("k1", OTHER, "theirs", SECOND)).applied
-    (done,) = world.shelf(Shelf.DELIVERED)
+    assert world.store.perform(ops.MarkDelivered("k1", OTHER, "theirs", SECOND)).applied
+    (done,) = world.shelf(ops.Shelf.DELIVERED)
     assert done.provider_id == "theirs"
 
 
@@ -291,7 +281,7 @@ def test_being_stopped_at_the_last_try_gives_nothing_up(world: World) -> None:
     world.replies.append(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         world.deliver(rules=replace(RULES, tries=1))
-    assert world.shelf(Shelf.DEAD) == []
+    assert world.shelf(ops.Shelf.DEAD) == []
 
 
 # ── order ─────────────────────────────────────────────────────────────────────────────────────────
@@ -305,13 +295,13 @@ def test_of_one_order_the_next_comes_only_when_the_one_before_is_done(world: Wor
     assert [effect.key for effect in world.take()] == ["a1", "b1"]
     assert world.take(OTHER) == ()
     world.now += LEASE
-    assert world.store.perform(MarkFailed("a1", FENCE, "down", SECOND)) == EffectWritten(
+    assert world.store.perform(ops.MarkFailed("a1", FENCE, "down", SECOND)) == ops.EffectWritten(
         True, world.now
     )
     assert [effect.key for effect in world.take(OTHER)] == ["b1"]
     world.now += SECOND
     assert [effect.key for effect in world.take(OTHER)] == ["a1"]
-    world.store.perform(MarkDelivered("a1", OTHER, None, SECOND))
+    world.store.perform(ops.MarkDelivered("a1", OTHER, None, SECOND))
     assert [effect.key for effect in world.take(OTHER)] == ["a2"]
 
 

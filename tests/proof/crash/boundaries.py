@@ -18,21 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.requests import (
-    Advance,
-    Applied,
-    Claim,
-    Complete,
-    Found,
-    Lost,
-    Open,
-    Read,
-    Release,
-    Renew,
-    StoreOperation,
-    Suspend,
-)
 from semel.core.records import OnLapse, State
 
 WITHOUT = {
@@ -66,7 +53,7 @@ class Boundaries:
         self._met = self._sealed = False
         self.inside = 0
         """How many transactions are open here, and other things that somebody may wait for."""
-        self.postponed: list[Complete] = []
+        self.postponed: list[ops.Complete] = []
         """What is written only after its answer was sent: without "durable"."""
 
     def begin(self, fate: Fate, log: Path, role: str) -> Self:
@@ -88,7 +75,7 @@ class Boundaries:
             with self._lock:
                 self.inside -= 1
 
-    def refused(self, op: StoreOperation[Any]) -> None:
+    def refused(self, op: ops.StoreOperation[Any]) -> None:
         """A write came too late: note it, for whoever counts the zombies."""
         line = {"pid": os.getpid(), "op": _label(op)}
         os.write(appending(self._refusals), json.dumps(line).encode() + b"\n")
@@ -128,10 +115,10 @@ def read(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-FENCED = (Advance, Complete, Open, Release, Renew, Suspend)
+FENCED = (ops.Advance, ops.Complete, ops.Open, ops.Release, ops.Renew, ops.Suspend)
 
 
-def _label(op: StoreOperation[Any]) -> str:
+def _label(op: ops.StoreOperation[Any]) -> str:
     return type(op).__name__
 
 
@@ -155,28 +142,28 @@ class Watched:
 
     def _altered(self, op: Any) -> Any:
         """The operation as it is without the guard; what is not to be performed now is no more."""
-        if self._without == "lapse" and isinstance(op, Claim):
+        if self._without == "lapse" and isinstance(op, ops.Claim):
             return replace(op, on_lapse=OnLapse.RELEASE)
-        if self._without == "durable" and isinstance(op, Complete):
+        if self._without == "durable" and isinstance(op, ops.Complete):
             self._at.postponed.append(op)
             return None
-        return None if self._without == "receipt" and isinstance(op, Open) else op
+        return None if self._without == "receipt" and isinstance(op, ops.Open) else op
 
     def _believes(self, op: Any) -> bool:
         return self._without == "fence" and isinstance(op, FENCED)
 
     def _replied(self, op: Any, reply: Any) -> Any:
-        if isinstance(reply, Lost) and isinstance(op, FENCED):
+        if isinstance(reply, ops.Lost) and isinstance(op, FENCED):
             self._at.refused(op)
         self._at.reach("after", _label(op))
         return reply
 
 
-_PRETENDED = Applied(State.COMPLETED, 0)
+_PRETENDED = ops.Applied(State.COMPLETED, 0)
 
 
 def _with_its_fence(op: Any, found: Any) -> Any:
-    return replace(op, fence=found.record.fence) if isinstance(found, Found) else op
+    return replace(op, fence=found.record.fence) if isinstance(found, ops.Found) else op
 
 
 class WatchedStore(Watched):
@@ -185,7 +172,7 @@ class WatchedStore(Watched):
         if (altered := self._altered(op)) is None:
             return self._replied(op, _PRETENDED)
         if self._believes(op):
-            altered = _with_its_fence(op, self._inner.perform(Read(op.identity)))
+            altered = _with_its_fence(op, self._inner.perform(ops.Read(op.identity)))
         return self._replied(op, self._inner.perform(altered))
 
 
@@ -195,7 +182,7 @@ class AsyncWatchedStore(Watched):
         if (altered := self._altered(op)) is None:
             return self._replied(op, _PRETENDED)
         if self._believes(op):
-            altered = _with_its_fence(op, await self._inner.perform(Read(op.identity)))
+            altered = _with_its_fence(op, await self._inner.perform(ops.Read(op.identity)))
         return self._replied(op, await self._inner.perform(altered))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -29,50 +30,50 @@ REACH = {
 """More places than a retry has, so that the last one lives."""
 
 
-@contextmanager
-def campaign(
-    plan: Plan, store: str, zygote: Zygote, request: pytest.FixtureRequest
-) -> Iterator[Campaign]:
-    with (
-        thrown_away() as folder,
-        ground(store, folder, lambda: request.getfixturevalue(SERVERS[store])) as made,
-    ):
-        given = Campaign(plan, made, folder, zygote)
-        try:
-            yield given
-        finally:
-            given.close()
+class Runs:
+    """Campaigns of one test."""
 
+    def __init__(self, zygote: Zygote, request: pytest.FixtureRequest) -> None:
+        self._zygote = zygote
+        self._request = request
 
-def overtaken(
-    plan: Plan,
-    store: str,
-    places: list[tuple[str, str]],
-    zygote: Zygote,
-    request: pytest.FixtureRequest,
-) -> Verdict:
-    with campaign(plan, store, zygote, request) as given:
-        verdict = given.overtake([place for place in places if place[0] in given.routes])
-    assert verdict.clean, verdict
-    # A late result is refused, or it is all that anybody knows, and taken.
-    assert verdict.refused + verdict.late == verdict.stops.total()
-    assert verdict.refused > verdict.late > 0
-    return verdict
+    @contextmanager
+    def campaign(self, plan: Plan, store: str) -> Iterator[Campaign]:
+        def server() -> Any:
+            return self._request.getfixturevalue(SERVERS[store])
 
+        with thrown_away() as folder, ground(store, folder, server) as made:
+            given = Campaign(plan, made, folder, self._zygote)
+            try:
+                yield given
+            finally:
+                given.close()
 
-def gone_through(
-    plans: Iterable[Plan], store: str, zygote: Zygote, request: pytest.FixtureRequest
-) -> Iterator[tuple[Plan, Verdict]]:
-    """One plan after the other, each found clean; without those that need what a store has not."""
-    for plan in plans:
-        with campaign(plan, store, zygote, request) as given:
-            if not given.routes:
-                continue  # without transactions
-            verdict = given.run()
-        assert verdict.clean, (plan, verdict)
-        if plan.retries:
-            every_second_place(plan, verdict)
-        yield plan, verdict
+    def killed(self, plan: Plan, store: str = "sqlite") -> Verdict:
+        with self.campaign(plan, store) as given:
+            return given.run()
+
+    def overtaken(self, plan: Plan, store: str, places: list[tuple[str, str]]) -> Verdict:
+        with self.campaign(plan, store) as given:
+            verdict = given.overtake([place for place in places if place[0] in given.routes])
+        assert verdict.clean, verdict
+        # A late result is refused, or it is all that anybody knows, and taken.
+        assert verdict.refused + verdict.late == verdict.stops.total()
+        assert verdict.refused > verdict.late > 0
+        return verdict
+
+    def gone_through(self, plans: Iterable[Plan], store: str) -> Iterator[tuple[Plan, Verdict]]:
+        """One plan after the other, each found clean; without those that need what a store has
+        not."""
+        for plan in plans:
+            with self.campaign(plan, store) as given:
+                if not given.routes:
+                    continue  # without transactions
+                verdict = given.run()
+            assert verdict.clean, (plan, verdict)
+            if plan.retries:
+                every_second_place(plan, verdict)
+            yield plan, verdict
 
 
 def every_second_place(plan: Plan, verdict: Verdict) -> None:

@@ -10,30 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from semel.core.operations.acts import Act
-from semel.core.operations.handler import (
-    Ascertain,
-    Ask,
-    Await,
-    Begin,
-    Commit,
-    Do,
-    Held,
-    Pause,
-    RollBack,
-    Unwoken,
-)
-from semel.core.operations.maintenance import Due
-from semel.core.operations.requests import (
-    Evict,
-    Fetch,
-    Found,
-    NoRecord,
-    Read,
-    Recall,
-    Renew,
-    StoreOperation,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity
 from semel.core.records import State as RecordState
 from semel.core.request import keys
@@ -59,8 +36,8 @@ from tests.proof.explorer.worlds import LEASE, OURS, ROUTE, World
 
 Move: TypeAlias = tuple[str, Callable[[], State]]
 
-READS: Final = (Read, Recall, Fetch, Due)
-_OPERATOR: Final = Act("operator", "the world wants it")
+READS: Final = (ops.Read, ops.Recall, ops.Fetch, ops.Due)
+_OPERATOR: Final = ops.Act("operator", "the world wants it")
 
 
 class Engine(Outcomes):
@@ -99,7 +76,7 @@ class Engine(Outcomes):
         for who, actor in enumerate(state.actors):
             if actor.node >= 0:
                 node = self.tree.nodes[actor.node]
-                if isinstance(node.op, Choose | Pause | Held):
+                if isinstance(node.op, Choose | ops.Pause | ops.Held):
                     return list(self._of_actor(state, who, actor, self.cast.names[who]))
         return []
 
@@ -118,7 +95,7 @@ class Engine(Outcomes):
         node = self.tree.nodes[actor.node]
         op = node.op
         match op:
-            case StoreOperation():
+            case ops.StoreOperation():
                 if not self._blocked(state, who, op):
                     yield f"{name}.{type(op).__name__}", partial(self._perform, state, who, node)
                     yield from self._store_faults(state, who, node, name)
@@ -129,15 +106,15 @@ class Engine(Outcomes):
                 if self._breaks(state, "cancel"):
                     yield f"{name}.acts-cancelled", self._fault(state, who, ("stopped", None))
                     yield f"{name}.acts+cancelled", partial(self._send, state, who, node, True)
-            case Do():
+            case ops.Do():
                 yield from self._calls(state, who, node, name)
-            case Held() | Pause():
+            case ops.Held() | ops.Pause():
                 held = state.now < actor.good_until
                 word = type(op).__name__.lower()
                 yield f"{name}.{word}", partial(self._reply, state, who, held)
-            case Ask():
+            case ops.Ask():
                 yield f"{name}.asks", partial(self._ask, state, who, node)
-            case Await():
+            case ops.Await():
                 yield from self._waits(state, who, op, name)
             case Drain():
                 yield from self._sends(state, who, node, name)
@@ -145,7 +122,11 @@ class Engine(Outcomes):
                 yield from self._of_transaction(state, who, op, name)
         if state.faults and "dies" in self.world.breaks and not self._is_root(who, node):
             yield f"{name}.dies", partial(self._die, state, who)
-        if op is not None and isinstance(op, Await | Ask | Begin) and self._breaks(state, "cancel"):
+        if (
+            op is not None
+            and isinstance(op, ops.Await | ops.Ask | ops.Begin)
+            and self._breaks(state, "cancel")
+        ):
             yield f"{name}.leaves", self._fault(state, who, ("interrupted", None), alone=True)
         if node.in_handler and not self.world.atomic:
             yield from self._renewal(state, who, name)
@@ -156,7 +137,7 @@ class Engine(Outcomes):
     def _breaks(self, state: State, fault: str) -> bool:
         return state.faults > 0 and fault in self.world.breaks
 
-    def _blocked(self, state: State, who: int, op: StoreOperation[Any]) -> bool:
+    def _blocked(self, state: State, who: int, op: ops.StoreOperation[Any]) -> bool:
         """A write on a record that an open transaction has written waits for its end."""
         transaction = state.transaction
         if transaction is None or isinstance(op, READS):
@@ -207,9 +188,9 @@ class Engine(Outcomes):
         return kinds[:1] if who == self.cast.late else kinds
 
     def _calls(self, state: State, who: int, node: Node, name: str) -> Iterator[Move]:
-        assert isinstance(node.op, Do)
+        assert isinstance(node.op, ops.Do)
         identity = self.cast.identities[self._spot(state, who)]
-        promises.p4_a_call_looks_at_its_lease(node.before is Held)
+        promises.p4_a_call_looks_at_its_lease(node.before is ops.Held)
         promises.p10_same_key_downstream(node.op.arguments[0], self._key_sent(state, who, identity))
         for way in self.world.ways:
             yield f"{name}.calls:{way}", partial(self._call, state, who, way)
@@ -223,13 +204,13 @@ class Engine(Outcomes):
             part = partial(self._drain, spent(state), who, node, whole=False)
             yield f"{name}.sends-part", part
 
-    def _waits(self, state: State, who: int, op: Await, name: str) -> Iterator[Move]:
-        yield f"{name}.impatient", partial(self._reply, state, who, Unwoken())
+    def _waits(self, state: State, who: int, op: ops.Await, name: str) -> Iterator[Move]:
+        yield f"{name}.impatient", partial(self._reply, state, who, ops.Unwoken())
         found = self._read(state, who)
         if op.fence is None:
-            if isinstance(found, Found):
+            if isinstance(found, ops.Found):
                 yield f"{name}.woken", partial(self._wake, state, who, found)
-        elif isinstance(found, NoRecord):
+        elif isinstance(found, ops.NoRecord):
             return
         elif not _unchanged(found, state.watched if self.world.together else op.fence):
             yield f"{name}.woken", partial(self._wake, state, who, found)
@@ -237,16 +218,16 @@ class Engine(Outcomes):
     def _of_transaction(self, state: State, who: int, op: Any, name: str) -> Iterator[Move]:
         label = f"{name}.{type(op).__name__}"
         match op:
-            case Begin():
+            case ops.Begin():
                 yield label, partial(self._begin, state, who)
                 if self._breaks(state, "refused"):
                     yield f"{label}?refused", self._fault(state, who, ("refused", None))
-            case RollBack():
+            case ops.RollBack():
                 yield label, partial(self._reply, self._rolled_back(state, who), who, None)
-            case Commit():
+            case ops.Commit():
                 yield label, partial(self._commit, state, who)
                 yield from self._commit_faults(state, who, label)
-            case Ascertain():
+            case ops.Ascertain():
                 if state.transaction is None:
                     yield label, partial(self._reply, state, who, self._read(state, who))
                     if self._breaks(state, "lost"):
@@ -281,7 +262,7 @@ class Engine(Outcomes):
     def _renewing(self, identity: Identity, fence: Fence) -> int:
         number = self._renewals.get((identity, fence))
         if number is None:
-            number = self.shelf.op_number(Renew(identity, fence, LEASE))
+            number = self.shelf.op_number(ops.Renew(identity, fence, LEASE))
             self._renewals[identity, fence] = number
         return number
 
@@ -330,14 +311,14 @@ class Engine(Outcomes):
         entry = self.shelf.entry(state.entries[0])
         if state.lives and entry is not None:
             record = entry.record
-            op = self.shelf.op_number(Evict(record.identity, record.fence, _OPERATOR))
+            op = self.shelf.op_number(ops.Evict(record.identity, record.fence, _OPERATOR))
             after = self.shelf.perform(state.entries, op, state.now)[1]
             if after != state.entries:
                 fewer = state._replace(lives=state.lives - 1)
                 yield "operator-evicts", partial(self._tended, fewer, op, after)
 
 
-def _unchanged(found: Found, fence: bytes) -> bool:
+def _unchanged(found: ops.Found, fence: bytes) -> bool:
     """As `runtime/waiters.py` looks at it."""
     record = found.record
     running = record.state in (RecordState.IN_PROGRESS, RecordState.PENDING)

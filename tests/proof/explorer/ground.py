@@ -7,20 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from semel.core import operations as ops
 from semel.core.maintenance import tend
-from semel.core.operations.handler import (
-    Await,
-    Flush,
-    PauseBetweenLooks,
-    Pursue,
-    Save,
-    Undo,
-)
-from semel.core.operations.maintenance import Due, Tended, Work
-from semel.core.operations.requests import (
-    Read,
-    StoreOperation,
-)
 from semel.core.records import Fence, Record
 from semel.core.records import State as RecordState
 from semel.core.stored import snapshot
@@ -55,7 +43,7 @@ class Ground:
         self.shelf = Shelf(self.cast.identities, world.terms)
         self.tree = self.cast.tree
         self._upkeep = [self.shelf.op_number(op) for op in _steps_of_maintenance()]
-        self._due = {work: self.shelf.op_number(Due(work, 10, KNOWN)) for work in Work}
+        self._due = {work: self.shelf.op_number(ops.Due(work, 10, KNOWN)) for work in ops.Work}
         self._snapshots: list[bytes] = []
         self._snapshot_numbers: dict[bytes, int] = {}
         self._fine: set[Any] = set()
@@ -93,7 +81,7 @@ class Ground:
     # ── the store ─────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, state: State, who: int) -> Any:
-        op = self.shelf.op_number(Read(self.cast.identities[self._spot(state, who)]))
+        op = self.shelf.op_number(ops.Read(self.cast.identities[self._spot(state, who)]))
         return self.shelf.perform(state.entries, op, state.now)[0]
 
     def _spot(self, state: State, who: int) -> int:
@@ -186,31 +174,31 @@ class Ground:
     def _arrive(self, state: State, who: int, node: Node) -> State:
         """At its next operation that concerns others; what it does alone is done on the way."""
         while node.op is not None:
-            if isinstance(node.op, Pursue):
+            if isinstance(node.op, ops.Pursue):
                 state = self._take_on(state, who, node.op)
-            elif isinstance(node.op, Save | Undo):
+            elif isinstance(node.op, ops.Save | ops.Undo):
                 state = self._savepoint(state, node.op)
-            elif not isinstance(node.op, Discard | Flush | PauseBetweenLooks):
+            elif not isinstance(node.op, Discard | ops.Flush | ops.PauseBetweenLooks):
                 break
             node = self.tree.child(node, ("reply", None))
         if node.op is None:
             return self._finish(state, who, node)
-        if isinstance(node.op, Await) and self.world.together:
+        if isinstance(node.op, ops.Await) and self.world.together:
             state = state._replace(watched=bytes(node.op.fence or b""))
         return with_actor(state, who, state.actors[who]._replace(node=node.number))
 
-    def _take_on(self, state: State, who: int, op: Pursue) -> State:
+    def _take_on(self, state: State, who: int, op: ops.Pursue) -> State:
         claim = -1 if op.claim is None else self.shelf.op_number(op.claim)
         number = self.shelf.op_number(op.op)
         pursuit = Pursuit(number, claim, False, state.now + HORIZON, op.seen)
         actor = state.actors[who]
         return with_actor(state, who, actor._replace(write_retries=(*actor.write_retries, pursuit)))
 
-    def _savepoint(self, state: State, op: Save | Undo) -> State:
+    def _savepoint(self, state: State, op: ops.Save | ops.Undo) -> State:
         transaction = state.transaction
         if transaction is None:
             return state
-        if isinstance(op, Save):
+        if isinstance(op, ops.Save):
             return state._replace(transaction=transaction._replace(saved=transaction.entry))
         undone = transaction._replace(staged=0, entry=transaction.saved)
         return state._replace(transaction=undone)
@@ -249,13 +237,13 @@ class Ground:
             promises.p12_no_permanent_conflict(answer, found, alike, state.now)
 
 
-def _steps_of_maintenance() -> list[StoreOperation[Any]]:
+def _steps_of_maintenance() -> list[ops.StoreOperation[Any]]:
     flow, steps = tend(), []
     op = next(flow)
     try:
         while True:
-            assert isinstance(op, StoreOperation)
+            assert isinstance(op, ops.StoreOperation)
             steps.append(op)
-            op = flow.send(Tended({}, False, 0))
+            op = flow.send(ops.Tended({}, False, 0))
     except StopIteration:
         return steps

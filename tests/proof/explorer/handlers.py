@@ -6,17 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.core import operations as ops
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
-from semel.core.operations.handler import (
-    Abandoned,
-    Did,
-    HandlerOutcome,
-    Raised,
-    Returned,
-    Streaming,
-)
-from semel.core.operations.requests import FlowOperation
 from semel.core.records import Fence, Identity, Origin, Response
 from semel.core.recovery.points import Holder, PointCall, call
 from semel.core.unknown import evidence
@@ -31,14 +23,14 @@ CALL: Final = "charge"
 
 
 @frozen
-class Choose(FlowOperation[str]):
+class Choose(ops.FlowOperation[str]):
     """The handler is about to begin: what will it do? ``late``: its lease has passed."""
 
     fence: Fence
 
 
 @frozen
-class Send(FlowOperation[None]):
+class Send(ops.FlowOperation[None]):
     """The handler acts: outside, or with ``inside`` through the open transaction."""
 
     fence: Fence
@@ -58,21 +50,21 @@ class Kind:
 
     acts: bool
     """It has an effect outside."""
-    end: Callable[[bytes], HandlerOutcome]
+    end: Callable[[bytes], ops.HandlerOutcome]
     writes: bool = False
     """It writes through the open transaction."""
 
 
-def _answers(status: int) -> Callable[[bytes], HandlerOutcome]:
-    return lambda run: Returned(Response(status, ((MADE, run),), b"made by " + run))
+def _answers(status: int) -> Callable[[bytes], ops.HandlerOutcome]:
+    return lambda run: ops.Returned(Response(status, ((MADE, run),), b"made by " + run))
 
 
-def _raises(error: type[Exception]) -> Callable[[bytes], HandlerOutcome]:
-    return lambda run: Raised(error("as the world wants it"))
+def _raises(error: type[Exception]) -> Callable[[bytes], ops.HandlerOutcome]:
+    return lambda run: ops.Raised(error("as the world wants it"))
 
 
-def _streams(run: bytes) -> HandlerOutcome:
-    return Streaming(200, ((MADE, run),))
+def _streams(run: bytes) -> ops.HandlerOutcome:
+    return ops.Streaming(200, ((MADE, run),))
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -101,20 +93,20 @@ class Way:
     """One way for an operation's call to go."""
 
     acts: bool
-    end: Callable[[], Did | Raised | Abandoned]
+    end: Callable[[], ops.Did | ops.Raised | ops.Abandoned]
 
 
 WAYS: Final[dict[str, Way]] = {
-    "did": Way(True, lambda: Did("charged")),
-    "not-sent": Way(False, lambda: Raised(NotExecuted("refused at the door"))),
-    "reset": Way(False, lambda: Raised(ConnectionResetError())),
-    "reset!": Way(True, lambda: Raised(ConnectionResetError())),
-    "cancelled": Way(False, lambda: Abandoned(Stopped())),
-    "cancelled!": Way(True, lambda: Abandoned(Stopped())),
+    "did": Way(True, lambda: ops.Did("charged")),
+    "not-sent": Way(False, lambda: ops.Raised(NotExecuted("refused at the door"))),
+    "reset": Way(False, lambda: ops.Raised(ConnectionResetError())),
+    "reset!": Way(True, lambda: ops.Raised(ConnectionResetError())),
+    "cancelled": Way(False, lambda: ops.Abandoned(Stopped())),
+    "cancelled!": Way(True, lambda: ops.Abandoned(Stopped())),
 }
 
 
-def plain(op: Invoke) -> Generator[FlowOperation[Any], Any, HandlerOutcome]:
+def plain(op: Invoke) -> Generator[ops.FlowOperation[Any], Any, ops.HandlerOutcome]:
     """A handler without recovery points."""
     name = yield Choose(op.fence)
     if name == "late":
@@ -130,7 +122,7 @@ def plain(op: Invoke) -> Generator[FlowOperation[Any], Any, HandlerOutcome]:
 def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script:
     """A handler with one `op.call`, as `runtime/recovery_points.py` drives it."""
 
-    def script(op: Invoke) -> Generator[FlowOperation[Any], Any, HandlerOutcome]:
+    def script(op: Invoke) -> Generator[ops.FlowOperation[Any], Any, ops.HandlerOutcome]:
         how = yield Choose(op.fence)
         if how == "late":
             return too_late()
@@ -140,10 +132,10 @@ def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script
         try:
             charged = yield from _see_through(flow)
         except Exception as error:
-            return Raised(error)
+            return ops.Raised(error)
         if how == "trips":
-            return Raised(ValueError("as the world wants it"))
-        return Returned(Response(201, ((MADE, b"call"),), str(charged).encode()))
+            return ops.Raised(ValueError("as the world wants it"))
+        return ops.Returned(Response(201, ((MADE, b"call"),), str(charged).encode()))
 
     return script
 
@@ -151,7 +143,7 @@ def operation(repeatable: bool, probe: Callable[..., Evidence] | None) -> Script
 def _see_through(flow: Flow[Any]) -> Flow[Any]:
     """Cancelled in the middle of a write, it is carried through before the handler hears of it."""
     cancelled = False
-    step: Callable[[], FlowOperation[Any]] = flow.__next__
+    step: Callable[[], ops.FlowOperation[Any]] = flow.__next__
     while True:
         try:
             op = step()
@@ -173,11 +165,11 @@ def _see_through(flow: Flow[Any]) -> Flow[Any]:
         step = _sending(flow, reply)
 
 
-def _sending(flow: Flow[Any], value: Any) -> Callable[[], FlowOperation[Any]]:
+def _sending(flow: Flow[Any], value: Any) -> Callable[[], ops.FlowOperation[Any]]:
     return lambda: flow.send(value)
 
 
-def _throwing(flow: Flow[Any], error: Exception) -> Callable[[], FlowOperation[Any]]:
+def _throwing(flow: Flow[Any], error: Exception) -> Callable[[], ops.FlowOperation[Any]]:
     return lambda: flow.throw(error)
 
 

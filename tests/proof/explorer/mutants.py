@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from semel.core import operations as ops
 from semel.core.exchange import atomic, claim, settle
 from semel.core.exchange import outcome as conclusions
 from semel.core.exchange import outcome as verdicts
@@ -16,24 +17,6 @@ from semel.core.exchange.answers import Answer, Outcome, from_record, in_flight,
 from semel.core.exchange.outcome import Verdict
 from semel.core.flow import Flow, ask
 from semel.core.frozen import replace
-from semel.core.operations.handler import Abandoned, Await, Held, Woken
-from semel.core.operations.maintenance import RouteScope, Tended
-from semel.core.operations.requests import (
-    Advance,
-    Applied,
-    Claimed,
-    Complete,
-    Found,
-    Lapse,
-    Open,
-    Release,
-    Renew,
-    Retake,
-    SettleAbsent,
-    SettleHappened,
-    Suspend,
-    Take,
-)
 from semel.core.records import Fence, State
 from semel.core.recovery import points
 from semel.core.recovery.was_sent import WasSent
@@ -90,26 +73,28 @@ def _unfenced(write: type, *states: State) -> Patch:
 
 _IN, _UNKNOWN, _FAILED = State.IN_PROGRESS, State.UNKNOWN, State.FAILED_RETRYABLE
 
-mutant("complete without a fence", "leased-ietf-doubt", "4")(_unfenced(Complete, _IN, _UNKNOWN))
-mutant("release without a fence", "leased-ietf-doubt", "4")(_unfenced(Release, _IN))
-mutant("suspend without a fence", "leased-ietf-doubt", "4")(_unfenced(Suspend, _IN))
-mutant("advance without a fence", "leased-resume-repeatable", "4")(_unfenced(Advance, _IN))
-mutant("retake without a fence", "leased-ietf", "5", requests=3)(_unfenced(Retake, _FAILED, _IN))
+mutant("complete without a fence", "leased-ietf-doubt", "4")(_unfenced(ops.Complete, _IN, _UNKNOWN))
+mutant("release without a fence", "leased-ietf-doubt", "4")(_unfenced(ops.Release, _IN))
+mutant("suspend without a fence", "leased-ietf-doubt", "4")(_unfenced(ops.Suspend, _IN))
+mutant("advance without a fence", "leased-resume-repeatable", "4")(_unfenced(ops.Advance, _IN))
+mutant("retake without a fence", "leased-ietf", "5", requests=3)(
+    _unfenced(ops.Retake, _FAILED, _IN)
+)
 mutant("take without a fence", "deferred-accepted", "5", requests=1, faults=1, lives=2)(
-    _unfenced(Take, State.PENDING, _IN, _UNKNOWN)
+    _unfenced(ops.Take, State.PENDING, _IN, _UNKNOWN)
 )
 mutant("settle without a fence", "leased-accepted", "2", faults=1)(
-    _unfenced(SettleHappened, _UNKNOWN, _IN, _FAILED, State.COMPLETED)
+    _unfenced(ops.SettleHappened, _UNKNOWN, _IN, _FAILED, State.COMPLETED)
 )
 mutant("lapse without a fence", "leased-ietf-doubt", "5", requests=3, kinds=("ok",))(
-    _unfenced(Lapse, _IN)
+    _unfenced(ops.Lapse, _IN)
 )
 
 
 @mutant("renewal revives a lease that is past", "leased-ietf", "4")
 def _(patch: pytest.MonkeyPatch) -> None:
     def lax(kind: Any, op: Any, event: Any, held: Any, now: int) -> bool:
-        if isinstance(op, Renew):
+        if isinstance(op, ops.Renew):
             return proved(event, op.fence, held, now)
         return allowed(kind, op, event, held, now)
 
@@ -136,15 +121,15 @@ def _unburnt(*kinds: type[Any]) -> Patch:
 
 
 mutant("settling does not burn the fence", "leased-ietf-doubt", "4")(
-    _unburnt(SettleHappened, SettleAbsent)
+    _unburnt(ops.SettleHappened, ops.SettleAbsent)
 )
-mutant("a new claim does not burn the fence", "leased-ietf", "4")(_unburnt(Retake))
+mutant("a new claim does not burn the fence", "leased-ietf", "4")(_unburnt(ops.Retake))
 
 
 @mutant("a claim is retracted without its fence", "leased-ietf", "4", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     def lax(kind: Any, op: Any, event: Any, held: Any, now: int) -> bool:
-        retracts = isinstance(op, Release) and op.reason == "claim unanswered"
+        retracts = isinstance(op, ops.Release) and op.reason == "claim unanswered"
         if retracts and held.state is State.IN_PROGRESS:
             return True
         return allowed(kind, op, event, held, now)
@@ -158,7 +143,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     own = worlds.World.call
     patch.setattr(worlds.World, "call", lambda *given: whole.varied(own(*given), fence=one))
     # The store gives them out, so that nobody takes another's claim for its own.
-    patch.setattr(records, "_claim_again", lambda op, held, now: Found(held.record, now))
+    patch.setattr(records, "_claim_again", lambda op, held, now: ops.Found(held.record, now))
 
 
 # ── the store: time ───────────────────────────────────────────────────────────────────────────────
@@ -196,11 +181,11 @@ def _freed(op: Any, held: Row, now: int) -> None:
 
 @mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    def freeing(self: maintenance.MemoryMaintenance, op: Any, now: int) -> Tended:
+    def freeing(self: maintenance.MemoryMaintenance, op: Any, now: int) -> ops.Tended:
         for held in self._rows():
             if held.state is _UNKNOWN and held.created_at + _DAY < now:
                 self._records.happen(RecordEvent.SETTLE_ABSENT, held, _freed, op, now)
-        return Tended({}, False, now)
+        return ops.Tended({}, False, now)
 
     patch.setattr(maintenance.MemoryMaintenance, "_sweep", freeing)
 
@@ -209,7 +194,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     reap = maintenance.MemoryMaintenance._reap
 
-    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> Tended:
+    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> ops.Tended:
         for held in self._rows():
             if held.created_at + 24 * 3600 * worlds.SECOND < now:
                 self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
@@ -220,11 +205,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("settled records are purged before their time", "leased-ietf", "6")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> Tended:
+    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> ops.Tended:
         for held in self._rows():
             if held.state is State.COMPLETED:
                 self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
-        return Tended({}, False, now)
+        return ops.Tended({}, False, now)
 
     patch.setattr(maintenance.MemoryMaintenance, "_reap", purging)
 
@@ -232,7 +217,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("the sweeper does nothing", "leased-ietf", "12", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        maintenance.MemoryMaintenance, "_sweep", lambda self, op, now: Tended({}, False, now)
+        maintenance.MemoryMaintenance, "_sweep", lambda self, op, now: ops.Tended({}, False, now)
     )
 
 
@@ -277,7 +262,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a usual replay is told to another payload", "leased-mismatch", "9", strangers=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
 
-    def careless(ex: Any, found: Found) -> Answer | None:
+    def careless(ex: Any, found: ops.Found) -> Answer | None:
         return usual_replay(
             whole.varied(ex, prints=SimpleNamespace(match=lambda record: True)), found
         )
@@ -316,19 +301,21 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an unanswered claim runs the handler", "leased-ietf", "8", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claim, "closed", lambda ex, error: Claimed(0, 0, 0))
+    patch.setattr(claim, "closed", lambda ex, error: ops.Claimed(0, 0, 0))
 
 
 @mutant("a busy key is run all the same", "leased-ietf", "8")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claim, "in_flight", lambda call: Claimed(0, 0, 0))
+    patch.setattr(claim, "in_flight", lambda call: ops.Claimed(0, 0, 0))
 
 
 @mutant("a waiter runs without having been elected", "leased-payments-together", "12", requests=3)
 def _(patch: pytest.MonkeyPatch) -> None:
     def eager(call: Any, record: Any, patience: int) -> Flow[Any]:
-        reply = yield from ask(Await(call.identity, record.fence, patience))
-        return Found(reply.record, reply.now) if isinstance(reply, Woken) else in_flight(call)
+        reply = yield from ask(ops.Await(call.identity, record.fence, patience))
+        return (
+            ops.Found(reply.record, reply.now) if isinstance(reply, ops.Woken) else in_flight(call)
+        )
 
     patch.setattr(claim, "_wait", eager)
 
@@ -353,7 +340,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("a worker takes whatever is due", "leased-applications", "13", foreign=(1,))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RouteScope, "covers", lambda known, terms: True)
+    patch.setattr(ops.RouteScope, "covers", lambda known, terms: True)
 
 
 # ── what becomes of a run ─────────────────────────────────────────────────────────────────────────
@@ -374,7 +361,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     judge = verdicts.judge
 
     def lenient(policy: Any, outcome: Any) -> Verdict:
-        return Verdict.RELEASE if isinstance(outcome, Abandoned) else judge(policy, outcome)
+        return Verdict.RELEASE if isinstance(outcome, ops.Abandoned) else judge(policy, outcome)
 
     patch.setattr(conclusions, "judge", lenient)
 
@@ -398,11 +385,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     def at_once(*given: Any) -> Flow[Any]:
         """The completing write is not made."""
-        flow, reply = second_half(*given), Applied(State.COMPLETED, 0, None, 0)
+        flow, reply = second_half(*given), ops.Applied(State.COMPLETED, 0, None, 0)
         try:
             op = next(flow)
             while True:
-                op = flow.send(reply if isinstance(op, Complete) else (yield op))
+                op = flow.send(reply if isinstance(op, ops.Complete) else (yield op))
         except StopIteration as done:
             return done.value
 
@@ -423,8 +410,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
     insist = settle._insist
 
     def careless(call: Any, op: Any, *attempt: int) -> Flow[Any]:
-        if isinstance(op, Open):
-            return Applied(State.IN_PROGRESS, 0, None, 0)
+        if isinstance(op, ops.Open):
+            return ops.Applied(State.IN_PROGRESS, 0, None, 0)
         return (yield from insist(call, op, *attempt))
 
     patch.setattr(settle, "_insist", careless)
@@ -449,7 +436,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an operation begins anew, whatever it has done", "leased-resume-trips", "1")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def blank(ex: Any, entry: Claimed) -> Flow[Claimed]:
+    def blank(ex: Any, entry: ops.Claimed) -> Flow[ops.Claimed]:
         yield from ()
         return entry
 
@@ -466,8 +453,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     def careless(case: Any, fence: Any, policy: Any) -> Flow[bool]:
         until = policy.lease_micros
-        reply = yield from ask(Take(case.record.identity, case.record.fence, fence, until))
-        return isinstance(reply, Applied)
+        reply = yield from ask(ops.Take(case.record.identity, case.record.fence, fence, until))
+        return isinstance(reply, ops.Applied)
 
     patch.setattr(cast, "take", careless)
 
@@ -475,7 +462,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 @mutant("a call is made without a look at its lease", "leased-resume-asked", "4")
 def _(patch: pytest.MonkeyPatch) -> None:
     def careless(op: Any) -> Flow[Any]:
-        return True if isinstance(op, Held) else (yield from ask(op))
+        return True if isinstance(op, ops.Held) else (yield from ask(op))
 
     patch.setattr(points, "ask", careless)
 
@@ -519,11 +506,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def freed(op: Any, held: Row, now: int) -> None:
         held.forget_at, held.journal, held.leased_until = now + _DAY, None, None
 
-    def released(self: Any, op: Any, now: int) -> Tended:
+    def released(self: Any, op: Any, now: int) -> ops.Tended:
         for held in self._rows():
             if held.record.lapsed(now) and held.resumable:
                 self._records.happen(RecordEvent.LAPSE_RELEASE, held, freed, op, now)
-        return Tended({}, False, now)
+        return ops.Tended({}, False, now)
 
     patch.setattr(maintenance.MemoryMaintenance, "_sweep", released)
 
@@ -557,7 +544,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(call: Any, result: Any, error: Any) -> Flow[Answer]:
         found = yield from atomic._look_again(call)
-        if isinstance(found, Found) and found.record.state is _FAILED:
+        if isinstance(found, ops.Found) and found.record.state is _FAILED:
             return (yield from atomic._nothing_kept(call, result, error))
         return (yield from ascertained(call, result, error))
 

@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from semel.core.operations.handler import (
-    Await,
-    Begun,
-    Commit,
-    Drained,
-    Occupied,
-    Woken,
-)
-from semel.core.operations.requests import (
-    Applied,
-    Claimed,
-    Found,
-    Resume,
-    Retake,
-    StoreOperation,
-    Take,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence
 from semel.core.unknown.evidence import Absent, Evidence
 from tests.proof.explorer import promises
@@ -57,13 +41,15 @@ class Outcomes(Ground):
 
     def _number(self, node: Node) -> int:
         if node.asks < 0:
-            assert isinstance(node.op, StoreOperation)
+            assert isinstance(node.op, ops.StoreOperation)
             node.asks = self.shelf.op_number(node.op)
         return node.asks
 
     def _granted(self, state: State, who: int, op: Any, reply: Any) -> State:
-        taken = isinstance(op, Retake | Resume | Take) and isinstance(reply, Applied)
-        if not taken and not isinstance(reply, Claimed):
+        taken = isinstance(op, ops.Retake | ops.Resume | ops.Take) and isinstance(
+            reply, ops.Applied
+        )
+        if not taken and not isinstance(reply, ops.Claimed):
             return state
         actor = state.actors[who]._replace(good_until=state.now + LEASE, granted=True)
         return with_actor(state, who, actor)
@@ -119,7 +105,7 @@ class Outcomes(Ground):
         reply, after = self._apply(state, who, number)
         if number != pursuit.op:
             return self._pursuits(after, who, pursuit, pursuit._replace(claimed=True))
-        answered = isinstance(reply, Applied) or (
+        answered = isinstance(reply, ops.Applied) or (
             reply.record is not None and reply.record.fence != pursuit.seen
         )
         if answered or state.now >= pursuit.until:
@@ -142,16 +128,16 @@ class Outcomes(Ground):
                 state = with_actor(self._rolled_back(state, each), each, Actor(DEAD))
         return state
 
-    def _wake(self, state: State, who: int, found: Found) -> State:
+    def _wake(self, state: State, who: int, found: ops.Found) -> State:
         """All who wait in the process wake at once, and the first is elected."""
         elected = True
         for each, actor in enumerate(state.actors):
             if actor.node < 0 or (each != who and not self.world.together):
                 continue
-            if isinstance(self.tree.nodes[actor.node].op, Await):
+            if isinstance(self.tree.nodes[actor.node].op, ops.Await):
                 passed = actor._replace(passed_over=not elected)
                 state = with_actor(state, each, passed)
-                state = self._reply(state, each, Woken(found.record, found.now, elected))
+                state = self._reply(state, each, ops.Woken(found.record, found.now, elected))
                 elected = False
         return state
 
@@ -209,15 +195,15 @@ class Outcomes(Ground):
         entry = self.shelf.entry(state.entries[self._spot(state, who)])
         if self.world.kinds[0] == "stream":
             promises.p11_a_stream_begins_on_record(entry, fence)
-        return self._reply(state, who, Drained(3, b"digest", whole=whole))
+        return self._reply(state, who, ops.Drained(3, b"digest", whole=whole))
 
     # ── transactions ──────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, state: State, who: int) -> State:
         if state.transaction is not None:
-            return self._reply(state, who, Occupied())
+            return self._reply(state, who, ops.Occupied())
         opened = Transaction(who, state.entries[0], False, 0, state.entries[0])
-        return self._reply(state._replace(transaction=opened), who, Begun())
+        return self._reply(state._replace(transaction=opened), who, ops.Begun())
 
     def _commit(self, state: State, who: int, how: str = "answered") -> State:
         transaction = state.transaction
@@ -229,7 +215,7 @@ class Outcomes(Ground):
         )
         after = (transaction.entry, *state.entries[1:])
         if transaction.written:
-            state = self._changed(state, who, Commit(), after)
+            state = self._changed(state, who, ops.Commit(), after)
         for _ in range(transaction.staged):
             effect = (0, state.epochs[0])
             state = state._replace(effects=(*state.effects, effect))

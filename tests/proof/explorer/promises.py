@@ -10,29 +10,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.core import operations as ops
 from semel.core.exchange.answers import Answer, Outcome
-from semel.core.operations.handler import Commit
-from semel.core.operations.maintenance import Abandon, Reap, Sweep
-from semel.core.operations.requests import (
-    Accept,
-    Advance,
-    Claim,
-    Complete,
-    Evict,
-    Forget,
-    Inquire,
-    Lapse,
-    Open,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    SettleAbsent,
-    SettleCall,
-    SettleHappened,
-    Suspend,
-    Take,
-)
 from semel.core.records import Case, OnLapse, State
 from semel.core.stored import snapshot
 from semel.stores.memory.rows import Row
@@ -72,35 +51,35 @@ def demand(promise: str, holds: bool, what: str) -> None:
 
 # ── at every write ────────────────────────────────────────────────────────────────────────────────
 
-HOLDING: Final = (Complete, Release, Suspend, Renew, Advance, Open)
+HOLDING: Final = (ops.Complete, ops.Release, ops.Suspend, ops.Renew, ops.Advance, ops.Open)
 FINAL: Final = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
 
 _NONE, _IN, _DONE = None, State.IN_PROGRESS, State.COMPLETED
 _FAILED, _UNKNOWN = State.FAILED_RETRYABLE, State.UNKNOWN
 
 WAYS: Final[dict[tuple[State | None, State | None], tuple[type, ...]]] = {
-    (_NONE, _IN): (Claim,),
-    (_NONE, State.PENDING): (Accept,),
-    (_NONE, _DONE): (Commit,),
-    (_NONE, _UNKNOWN): (Commit,),
-    (State.PENDING, _IN): (Take,),
-    (State.PENDING, _DONE): (Abandon,),
-    (_IN, _IN): (Renew, Advance, Open, Resume),
-    (_IN, _DONE): (Complete,),
-    (_IN, _FAILED): (Release, Lapse, Sweep),
-    (_IN, State.PENDING): (Release, Lapse, Sweep),
-    (_IN, _UNKNOWN): (Suspend, Lapse, Sweep),
-    (_UNKNOWN, _DONE): (Complete, SettleHappened),
-    (_UNKNOWN, _FAILED): (SettleAbsent,),
-    (_UNKNOWN, _IN): (SettleCall,),
-    (_UNKNOWN, _UNKNOWN): (Inquire,),
-    (_FAILED, _IN): (Retake,),
-    (_FAILED, _DONE): (Commit,),
-    (_FAILED, _UNKNOWN): (Commit,),
-    (_DONE, State.EXPIRED): (Reap,),
-    (_DONE, _NONE): (Forget, Reap, Evict),
-    (_FAILED, _NONE): (Forget, Reap, Evict),
-    (State.EXPIRED, _NONE): (Forget, Reap, Evict),
+    (_NONE, _IN): (ops.Claim,),
+    (_NONE, State.PENDING): (ops.Accept,),
+    (_NONE, _DONE): (ops.Commit,),
+    (_NONE, _UNKNOWN): (ops.Commit,),
+    (State.PENDING, _IN): (ops.Take,),
+    (State.PENDING, _DONE): (ops.Abandon,),
+    (_IN, _IN): (ops.Renew, ops.Advance, ops.Open, ops.Resume),
+    (_IN, _DONE): (ops.Complete,),
+    (_IN, _FAILED): (ops.Release, ops.Lapse, ops.Sweep),
+    (_IN, State.PENDING): (ops.Release, ops.Lapse, ops.Sweep),
+    (_IN, _UNKNOWN): (ops.Suspend, ops.Lapse, ops.Sweep),
+    (_UNKNOWN, _DONE): (ops.Complete, ops.SettleHappened),
+    (_UNKNOWN, _FAILED): (ops.SettleAbsent,),
+    (_UNKNOWN, _IN): (ops.SettleCall,),
+    (_UNKNOWN, _UNKNOWN): (ops.Inquire,),
+    (_FAILED, _IN): (ops.Retake,),
+    (_FAILED, _DONE): (ops.Commit,),
+    (_FAILED, _UNKNOWN): (ops.Commit,),
+    (_DONE, State.EXPIRED): (ops.Reap,),
+    (_DONE, _NONE): (ops.Forget, ops.Reap, ops.Evict),
+    (_FAILED, _NONE): (ops.Forget, ops.Reap, ops.Evict),
+    (State.EXPIRED, _NONE): (ops.Forget, ops.Reap, ops.Evict),
 }
 """From where to where, and by what; nothing else ever changes a state."""
 
@@ -110,7 +89,9 @@ def p4_a_stale_holder_is_refused(change: Change) -> None:
     if isinstance(op, HOLDING):
         held = before is not None and before.fence == op.fence
         demand("4 stale holders are refused", held, f"{type(op).__name__} without the fence")
-        revived = isinstance(op, Renew) and before is not None and before.record.lapsed(change.now)
+        revived = (
+            isinstance(op, ops.Renew) and before is not None and before.record.lapsed(change.now)
+        )
         demand("4 stale holders are refused", not revived, "a lease that was past was revived")
     if change.after is not None:
         again = change.after.fence in change.burnt
@@ -121,7 +102,8 @@ def p4_settling_and_claiming_burn_the_fence(change: Change) -> None:
     if change.before is None or change.after is None:
         return
     burns = isinstance(
-        change.op, SettleHappened | SettleAbsent | SettleCall | Retake | Resume | Take
+        change.op,
+        ops.SettleHappened | ops.SettleAbsent | ops.SettleCall | ops.Retake | ops.Resume | ops.Take,
     )
     same = change.before.fence == change.after.fence
     name = type(change.op).__name__
@@ -137,16 +119,16 @@ def p5_unsettled_never_becomes_free_by_time(change: Change) -> None:
     name = type(change.op).__name__
     allowed = isinstance(change.op, WAYS.get((source, target), ()))
     demand("5 only evidence settles", allowed, f"{name} led from {source} to {target}")
-    if change.before is not None and isinstance(change.op, Lapse | Sweep | Resume):
+    if change.before is not None and isinstance(change.op, ops.Lapse | ops.Sweep | ops.Resume):
         record = change.before.record
         demand("5 only evidence settles", record.lapsed(change.now), f"{name} of a live lease")
-        told = OnLapse.RESUME if isinstance(change.op, Resume) else OnLapse.RELEASE
+        told = OnLapse.RESUME if isinstance(change.op, ops.Resume) else OnLapse.RELEASE
         freed = target is not State.UNKNOWN
         demand("5 only evidence settles", not freed or record.on_lapse is told, f"{name} freed it")
 
 
 def p6_only_final_records_are_purged(change: Change) -> None:
-    if change.after is not None or change.before is None or isinstance(change.op, Evict):
+    if change.after is not None or change.before is None or isinstance(change.op, ops.Evict):
         return
     record = change.before.record
     demand("6 only final records go", record.state in FINAL, f"{record.state} was purged")
@@ -160,7 +142,7 @@ def p7_nobody_writes_across_scopes(change: Change) -> None:
 
 def p9_a_mismatch_changes_nothing(change: Change) -> None:
     theirs = change.before is not None and not change.alike
-    gone = isinstance(change.op, Forget)
+    gone = isinstance(change.op, ops.Forget)
     demand("9 a mismatch changes nothing", not theirs or gone, f"{type(change.op).__name__}")
 
 

@@ -7,27 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
+from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    Evict,
-    Found,
-    Read,
-    Release,
-    Renew,
-    StoreOperation,
-    Suspend,
-)
 from semel.core.records import Identity, State
 from semel.stores.base import Clock, system_clock
 from semel.stores.memory import MemoryBackend
 
 R = TypeVar("R")
 
-Perform = Callable[[StoreOperation[Any]], Any]
+Perform = Callable[[ops.StoreOperation[Any]], Any]
 
 
 class Spoilt(MemoryBackend):
@@ -41,7 +29,7 @@ class Spoilt(MemoryBackend):
         self._turn = threading.Lock()
         self._count = 0
 
-    def perform(self, op: StoreOperation[R]) -> R:
+    def perform(self, op: ops.StoreOperation[R]) -> R:
         reply: R = self.spoil(op, super().perform)
         return reply
 
@@ -60,9 +48,9 @@ class WithoutFence(Spoilt):
     alone = True
 
     def spoil(self, op: Any, perform: Perform) -> Any:
-        if isinstance(op, Complete | Release | Suspend | Renew):
-            found = perform(Read(op.identity))
-            if isinstance(found, Found):
+        if isinstance(op, ops.Complete | ops.Release | ops.Suspend | ops.Renew):
+            found = perform(ops.Read(op.identity))
+            if isinstance(found, ops.Found):
                 op = replace(op, fence=found.record.fence)
         return perform(op)
 
@@ -75,10 +63,10 @@ class StaleRead(Spoilt):
         self._read: dict[Identity, Any] = {}
 
     def spoil(self, op: Any, perform: Perform) -> Any:
-        if not isinstance(op, Claim):
+        if not isinstance(op, ops.Claim):
             return perform(op)
         old = self._read.pop(op.identity, None)
-        if isinstance(old, Found):
+        if isinstance(old, ops.Found):
             return old
         reply = perform(op)
         self._read[op.identity] = reply
@@ -93,13 +81,13 @@ class AppliedTwice(Spoilt):
 
     def __init__(self, clock: Clock = system_clock) -> None:
         super().__init__(clock)
-        self._sent: dict[Identity, Claim] = {}
+        self._sent: dict[Identity, ops.Claim] = {}
 
     def spoil(self, op: Any, perform: Perform) -> Any:
         reply = perform(op)
-        if isinstance(op, Claim) and isinstance(reply, Claimed):
+        if isinstance(op, ops.Claim) and isinstance(reply, ops.Claimed):
             self._sent[op.identity] = op
-        gone = isinstance(reply, Applied) and reply.state is None
+        gone = isinstance(reply, ops.Applied) and reply.state is None
         if gone and (again := self._sent.pop(op.identity, None)) is not None:
             perform(again)
         return reply
@@ -109,11 +97,11 @@ class LostWrite(Spoilt):
     """An acknowledged write is now and then not there: answered before it was durable."""
 
     def spoil(self, op: Any, perform: Perform) -> Any:
-        if isinstance(op, Complete) and self.every(3):
-            found = perform(Read(op.identity))
-            held = isinstance(found, Found) and found.record.fence == op.fence
+        if isinstance(op, ops.Complete) and self.every(3):
+            found = perform(ops.Read(op.identity))
+            held = isinstance(found, ops.Found) and found.record.fence == op.fence
             if held and found.record.state is State.IN_PROGRESS:
-                return Applied(State.COMPLETED, found.now, None, found.now + op.retention)
+                return ops.Applied(State.COMPLETED, found.now, None, found.now + op.retention)
         return perform(op)
 
 
@@ -121,16 +109,16 @@ class CheckThenAct(Spoilt):
     """A claim reads, and then inserts in a second step: two may be told that they are first."""
 
     def spoil(self, op: Any, perform: Perform) -> Any:
-        if not isinstance(op, Claim):
+        if not isinstance(op, ops.Claim):
             return perform(op)
-        found = perform(Read(op.identity))
+        found = perform(ops.Read(op.identity))
         time.sleep(0)  # another thread's turn: what a transaction would have prevented
-        if isinstance(found, Found):
+        if isinstance(found, ops.Found):
             return found
         reply = perform(op)
         return (
-            Claimed(reply.now + op.lease, reply.now, reply.record.created_at)
-            if isinstance(reply, Found)
+            ops.Claimed(reply.now + op.lease, reply.now, reply.record.created_at)
+            if isinstance(reply, ops.Found)
             else reply
         )
 
@@ -140,16 +128,16 @@ class LateEffect(Spoilt):
 
     def __init__(self, clock: Clock = system_clock) -> None:
         super().__init__(clock)
-        self._waiting: dict[Identity, Evict] = {}
+        self._waiting: dict[Identity, ops.Evict] = {}
 
     def spoil(self, op: Any, perform: Perform) -> Any:
-        if isinstance(op, Evict):
-            found = perform(Read(op.identity))
-            if isinstance(found, Found) and found.record.state is State.COMPLETED:
+        if isinstance(op, ops.Evict):
+            found = perform(ops.Read(op.identity))
+            if isinstance(found, ops.Found) and found.record.state is State.COMPLETED:
                 self._waiting[op.identity] = op
-                return Applied(None, found.now)
+                return ops.Applied(None, found.now)
         reply = perform(op)
-        if not isinstance(op, Read):
+        if not isinstance(op, ops.Read):
             late = self._waiting.pop(getattr(op, "identity", Identity(b"")), None)
             if late is not None:
                 perform(late)

@@ -10,29 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep
-from semel.core.operations.outbox import Enqueue, MarkDelivered, NoteEvent, TakeEffects
-from semel.core.operations.requests import (
-    Accept,
-    Accepted,
-    Advance,
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    Evict,
-    EvictUnknown,
-    Found,
-    Open,
-    Release,
-    Renew,
-    Retake,
-    SettleAbsent,
-    SettleHappened,
-    StoreOperation,
-    Suspend,
-    Take,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity, OnLapse, State
 from semel.stores.sqlite import SqliteBackend
 from tests.proof.power.books import Books, Promise
@@ -69,7 +47,7 @@ class Person:
 
     def _ask(
         self,
-        op: StoreOperation[Any],
+        op: ops.StoreOperation[Any],
         identity: Identity,
         state: State,
         fence: Fence,
@@ -78,17 +56,17 @@ class Person:
         promise = Promise(identity, state, fence, snapshot)
         with self._books.act(type(op).__name__, identity, promise):
             reply = self._store.perform(op)
-        assert isinstance(reply, Claimed | Accepted | Applied), reply
+        assert isinstance(reply, ops.Claimed | ops.Accepted | ops.Applied), reply
 
     def _claim(self, identity: Identity, on_lapse: OnLapse = OnLapse.UNKNOWN) -> Fence:
         fence = self._fence()
-        op = Claim(identity, fence, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse)
+        op = ops.Claim(identity, fence, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse)
         self._ask(op, identity, State.IN_PROGRESS, fence)
         return fence
 
     def _complete(self, identity: Identity, fence: Fence, size: int | None = None) -> None:
         snapshot = self._dice.randbytes(self._dice.randint(10, 900) if size is None else size)
-        op = Complete(identity, fence, snapshot, RETENTION, TOMBSTONE)
+        op = ops.Complete(identity, fence, snapshot, RETENTION, TOMBSTONE)
         self._ask(op, identity, State.COMPLETED, fence, snapshot)
 
     # ── lives ────────────────────────────────────────────────────────────────────────────────────
@@ -97,8 +75,8 @@ class Person:
         fence = self._claim(identity)
         self._complete(identity, fence)
         with self._books.act("Claim again", identity):
-            op = Claim(identity, self._fence(), "v1:abc", b"\0fields", ORIGIN, LEASE)
-            assert isinstance(self._store.perform(op), Found)
+            op = ops.Claim(identity, self._fence(), "v1:abc", b"\0fields", ORIGIN, LEASE)
+            assert isinstance(self._store.perform(op), ops.Found)
 
     def large(self, identity: Identity) -> None:
         self._complete(identity, self._claim(identity), LARGE)
@@ -108,55 +86,57 @@ class Person:
 
     def refused(self, identity: Identity) -> None:
         seen, fence = self._claim(identity), self._fence()
-        op = Release(identity, seen, RETENTION, "refused")
+        op = ops.Release(identity, seen, RETENTION, "refused")
         self._ask(op, identity, State.FAILED_RETRYABLE, seen)
         if self._dice.random() < 0.7:
-            self._ask(Retake(identity, seen, fence, LEASE), identity, State.IN_PROGRESS, fence)
+            self._ask(ops.Retake(identity, seen, fence, LEASE), identity, State.IN_PROGRESS, fence)
             self._complete(identity, fence)
 
     def doubtful(self, identity: Identity) -> None:
         seen, fence = self._claim(identity), self._fence()
-        self._ask(Suspend(identity, seen, "timed out"), identity, State.UNKNOWN, seen)
+        self._ask(ops.Suspend(identity, seen, "timed out"), identity, State.UNKNOWN, seen)
         match self._dice.randrange(4):
             case 0:
-                happened = SettleHappened(identity, seen, fence, b"it", RETENTION, TOMBSTONE, ACT)
+                happened = ops.SettleHappened(
+                    identity, seen, fence, b"it", RETENTION, TOMBSTONE, ACT
+                )
                 self._ask(happened, identity, State.COMPLETED, fence, b"it")
             case 1:
-                absent = SettleAbsent(identity, seen, fence, RETENTION, ACT)
+                absent = ops.SettleAbsent(identity, seen, fence, RETENTION, ACT)
                 self._ask(absent, identity, State.FAILED_RETRYABLE, fence)
             case 2:
-                buried = EvictUnknown(identity, seen, fence, TOMBSTONE, ACT)
+                buried = ops.EvictUnknown(identity, seen, fence, TOMBSTONE, ACT)
                 self._ask(buried, identity, State.EXPIRED, fence)
             case _:
                 pass
 
     def deferred(self, identity: Identity) -> None:
         seen, fence = self._fence(), self._fence()
-        op = Accept(identity, seen, "v1:abc", b"\0fields", ORIGIN, REQUEST, PATIENCE)
+        op = ops.Accept(identity, seen, "v1:abc", b"\0fields", ORIGIN, REQUEST, PATIENCE)
         self._ask(op, identity, State.PENDING, seen)
         if self._dice.random() < 0.7:
-            self._ask(Take(identity, seen, fence, LEASE), identity, State.IN_PROGRESS, fence)
+            self._ask(ops.Take(identity, seen, fence, LEASE), identity, State.IN_PROGRESS, fence)
             self._complete(identity, fence)
 
     def stepwise(self, identity: Identity) -> None:
         fence = self._claim(identity, OnLapse.RESUME)
         for _ in range(self._dice.randint(1, 4)):
             journal = self._dice.randbytes(self._dice.randint(10, 300))
-            self._ask(Advance(identity, fence, journal), identity, State.IN_PROGRESS, fence)
-        self._ask(Renew(identity, fence, LEASE), identity, State.IN_PROGRESS, fence)
+            self._ask(ops.Advance(identity, fence, journal), identity, State.IN_PROGRESS, fence)
+        self._ask(ops.Renew(identity, fence, LEASE), identity, State.IN_PROGRESS, fence)
         if self._dice.random() < 0.7:
             self._complete(identity, fence)
 
     def streamed(self, identity: Identity) -> None:
         fence = self._claim(identity)
-        self._ask(Open(identity, fence, b"open receipt"), identity, State.IN_PROGRESS, fence)
+        self._ask(ops.Open(identity, fence, b"open receipt"), identity, State.IN_PROGRESS, fence)
         self._complete(identity, fence)
 
     def evicted(self, identity: Identity) -> None:
         fence = self._claim(identity)
         self._complete(identity, fence)
         with self._books.act("Evict", identity):
-            assert isinstance(self._store.perform(Evict(identity, fence, ACT)), Applied)
+            assert isinstance(self._store.perform(ops.Evict(identity, fence, ACT)), ops.Applied)
 
     def atomic(self, identity: Identity) -> None:
         """The application's row, the record and the effect: all of them or none."""
@@ -165,15 +145,15 @@ class Person:
         transaction = self._backend.begin(identity)
         assert transaction is not None
         with self._books.act("transaction", identity, promise):
-            claim = Claim(identity, fence, "v1:abc", b"\0fields", ORIGIN, LEASE)
-            assert isinstance(transaction.perform(claim), Claimed)
+            claim = ops.Claim(identity, fence, "v1:abc", b"\0fields", ORIGIN, LEASE)
+            assert isinstance(transaction.perform(claim), ops.Claimed)
             transaction.savepoint()
             row = (identity, self._dice.randbytes(self._dice.randint(5, 6_000)))
             transaction.connection.execute("INSERT INTO ride VALUES (?, ?)", row)
-            effect = Enqueue(f"effect of {identity.hex()}", identity, "mail", b"payload")
+            effect = ops.Enqueue(f"effect of {identity.hex()}", identity, "mail", b"payload")
             assert transaction.perform(effect).applied
-            complete = Complete(identity, fence, snapshot, RETENTION, TOMBSTONE)
-            assert isinstance(transaction.perform(complete), Applied)
+            complete = ops.Complete(identity, fence, snapshot, RETENTION, TOMBSTONE)
+            assert isinstance(transaction.perform(complete), ops.Applied)
             transaction.commit()
 
     def undone(self, identity: Identity) -> None:
@@ -181,7 +161,7 @@ class Person:
         transaction = self._backend.begin(identity)
         assert transaction is not None
         with self._books.act("rolled back", identity):
-            claim = Claim(identity, self._fence(), "v1:abc", b"\0fields", ORIGIN, LEASE)
+            claim = ops.Claim(identity, self._fence(), "v1:abc", b"\0fields", ORIGIN, LEASE)
             transaction.perform(claim)
             row = (identity, self._dice.randbytes(6_000))
             transaction.connection.execute("INSERT INTO ride VALUES (?, ?)", row)
@@ -252,21 +232,21 @@ class Town:
         store, act = self._backend.blocking(), self._books.act
         fence = Fence(self._dice.randbytes(16))
         with act("Lead"):
-            store.perform(Lead("maintenance", fence, LEASE))
+            store.perform(ops.Lead("maintenance", fence, LEASE))
         with act("NoteEvent"):
-            store.perform(NoteEvent(f"source {self._dice.random()}", "event", RETENTION))
+            store.perform(ops.NoteEvent(f"source {self._dice.random()}", "event", RETENTION))
         with act("TakeEffects"):
-            effects = store.perform(TakeEffects(fence, ("mail",), 20, LEASE)).effects
+            effects = store.perform(ops.TakeEffects(fence, ("mail",), 20, LEASE)).effects
         for effect in effects[:10]:
             with act("MarkDelivered"):
-                store.perform(MarkDelivered(effect.key, fence, "provider's", RETENTION))
+                store.perform(ops.MarkDelivered(effect.key, fence, "provider's", RETENTION))
         self._clock.travel(LEASE * self._dice.choice((1, 1, 40)))
         with act("Sweep"):
-            store.perform(Sweep(50))
+            store.perform(ops.Sweep(50))
         with act("Abandon"):
-            store.perform(Abandon(50, b"408"))
+            store.perform(ops.Abandon(50, b"408"))
         with act("Reap"):
-            store.perform(Reap(50))
+            store.perform(ops.Reap(50))
 
     def _checkpoint(self, mode: str) -> None:
         connection = sqlite3.connect(self._path, isolation_level=None)

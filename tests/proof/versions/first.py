@@ -5,34 +5,7 @@ Made by its own code; read, and finished, by every later one.
 
 from __future__ import annotations
 
-from semel.core.operations.maintenance import Due, Lead, Work
-from semel.core.operations.outbox import Enqueue, MarkDelivered, MarkFailed, NoteEvent, TakeEffects
-from semel.core.operations.requests import (
-    Accept,
-    Accepted,
-    Advance,
-    Agree,
-    Applied,
-    Claim,
-    Claimed,
-    Complete,
-    EvictUnknown,
-    Fetch,
-    Fetched,
-    Found,
-    Lapse,
-    Recall,
-    Recalled,
-    Register,
-    Registered,
-    Release,
-    Resume,
-    Retake,
-    SettleHappened,
-    StoreOperation,
-    Suspend,
-    Take,
-)
+from semel.core import operations as ops
 from semel.core.records import Fence, Identity, OnLapse, State
 from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal, PointKind
@@ -76,57 +49,65 @@ def fence(name: str) -> Fence:
     return Fence(f"{name:.<16}".encode())
 
 
-def claim(name: str, on_lapse: OnLapse = OnLapse.UNKNOWN, by: str | None = None) -> Claim:
+def claim(name: str, on_lapse: OnLapse = OnLapse.UNKNOWN, by: str | None = None) -> ops.Claim:
     mine = fence(name if by is None else by)
     told = (identity(name), mine, "v1:abc", b"\0fields", ORIGIN, LEASE, on_lapse)
-    return Claim(*told, terms=TERMS.id)
+    return ops.Claim(*told, terms=TERMS.id)
 
 
-def complete(name: str, blob: bytes) -> Complete:
-    return Complete(identity(name), fence(name), blob, RETENTION, TOMBSTONE, f"resource of {name}")
+def complete(name: str, blob: bytes) -> ops.Complete:
+    return ops.Complete(
+        identity(name), fence(name), blob, RETENTION, TOMBSTONE, f"resource of {name}"
+    )
 
 
 def leave_behind(store: Store, *, outbox: bool) -> None:
     """Every kind of record, by the operations that lead there."""
-    store.perform(Agree(TERMS))
+    store.perform(ops.Agree(TERMS))
     for name, answer in ANSWERS.items():
         _do(store, claim(name), complete(name, snapshot.encode(answer)))
     blob = snapshot.encode(ANSWERS["answered"])
     sealed = sealing().seal(blob, identity("sealed"), b"snapshot")
     _do(store, claim("sealed"), complete("sealed", sealed))
-    _do(store, claim("refused"), Release(identity("refused"), fence("refused"), RETENTION, "later"))
-    _do(store, claim("doubted"), Suspend(identity("doubted"), fence("doubted"), "timed out", 0))
-    given_up = Suspend(identity("given up"), fence("given up"), "timed out")
-    buried = EvictUnknown(identity("given up"), fence("given up"), fence("buried"), TOMBSTONE, ACT)
+    _do(
+        store,
+        claim("refused"),
+        ops.Release(identity("refused"), fence("refused"), RETENTION, "later"),
+    )
+    _do(store, claim("doubted"), ops.Suspend(identity("doubted"), fence("doubted"), "timed out", 0))
+    given_up = ops.Suspend(identity("given up"), fence("given up"), "timed out")
+    buried = ops.EvictUnknown(
+        identity("given up"), fence("given up"), fence("buried"), TOMBSTONE, ACT
+    )
     _do(store, claim("given up"), given_up, buried)
     _do(store, claim("stopped"))
-    begun = Advance(identity("begun"), fence("begun"), journal.encode(JOURNAL))
+    begun = ops.Advance(identity("begun"), fence("begun"), journal.encode(JOURNAL))
     _do(store, claim("begun", OnLapse.RESUME), begun)
     request = requests.encode(REQUEST)
     told = ("v1:abc", b"\0fields", ORIGIN, request, PATIENCE)
-    _do(store, Accept(identity("deferred"), fence("deferred"), *told, terms=TERMS.id))
-    assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
-    store.perform(NoteEvent("provider", "event 1", RETENTION))
-    store.perform(Lead("maintenance", fence("leader"), LEASE))
+    _do(store, ops.Accept(identity("deferred"), fence("deferred"), *told, terms=TERMS.id))
+    assert isinstance(store.perform(ops.Register("POST /pay", RECIPE)), ops.Registered)
+    store.perform(ops.NoteEvent("provider", "event 1", RETENTION))
+    store.perform(ops.Lead("maintenance", fence("leader"), LEASE))
     if outbox:
         _leave_effects(store)
 
 
 def _leave_effects(store: Store) -> None:
     for name in ("delivered", "dead"):
-        store.perform(Enqueue(name, identity("answered"), "mail", b'{"to": 1}'))
-        store.perform(TakeEffects(fence(name), ("mail",), 1, LEASE))
+        store.perform(ops.Enqueue(name, identity("answered"), "mail", b'{"to": 1}'))
+        store.perform(ops.TakeEffects(fence(name), ("mail",), 1, LEASE))
     assert store.perform(
-        MarkDelivered("delivered", fence("delivered"), "provider's", RETENTION)
+        ops.MarkDelivered("delivered", fence("delivered"), "provider's", RETENTION)
     ).applied
-    assert store.perform(MarkFailed("dead", fence("dead"), "refused", None)).applied
-    store.perform(Enqueue("waiting", identity("answered"), "mail", b'{"to": 2}', "an order"))
+    assert store.perform(ops.MarkFailed("dead", fence("dead"), "refused", None)).applied
+    store.perform(ops.Enqueue("waiting", identity("answered"), "mail", b'{"to": 2}', "an order"))
 
 
-def _do(store: Store, *ops: StoreOperation[object]) -> None:
-    for op in ops:
+def _do(store: Store, *asked: ops.StoreOperation[object]) -> None:
+    for op in asked:
         reply = store.perform(op)
-        assert isinstance(reply, Claimed | Accepted | Applied), reply
+        assert isinstance(reply, ops.Claimed | ops.Accepted | ops.Applied), reply
 
 
 def finish(store: Store, *, outbox: bool) -> None:
@@ -138,43 +119,43 @@ def finish(store: Store, *, outbox: bool) -> None:
     assert _found(store, "given up") is State.EXPIRED
     _do(
         store,
-        Retake(identity("refused"), fence("refused"), fence("again"), LEASE),
-        Lapse(identity("stopped"), fence("stopped"), RETENTION),
-        Take(identity("deferred"), fence("deferred"), fence("worker"), LEASE),
-        Resume(identity("begun"), fence("begun"), fence("completer"), LEASE),
+        ops.Retake(identity("refused"), fence("refused"), fence("again"), LEASE),
+        ops.Lapse(identity("stopped"), fence("stopped"), RETENTION),
+        ops.Take(identity("deferred"), fence("deferred"), fence("worker"), LEASE),
+        ops.Resume(identity("begun"), fence("begun"), fence("completer"), LEASE),
     )
     _recalled(store)
-    doubted = {case.record.identity for case in store.perform(Due(Work.UNKNOWN, 10)).cases}
+    doubted = {case.record.identity for case in store.perform(ops.Due(ops.Work.UNKNOWN, 10)).cases}
     assert doubted == {identity("doubted"), identity("stopped")}
     for name in ("doubted", "stopped"):
         told = (fence("settled"), b"it happened", RETENTION, TOMBSTONE, ACT)
-        _do(store, SettleHappened(identity(name), fence(name), *told))
-    assert isinstance(store.perform(Register("POST /pay", RECIPE)), Registered)
-    assert store.perform(NoteEvent("provider", "event 1", None)).before
+        _do(store, ops.SettleHappened(identity(name), fence(name), *told))
+    assert isinstance(store.perform(ops.Register("POST /pay", RECIPE)), ops.Registered)
+    assert store.perform(ops.NoteEvent("provider", "event 1", None)).before
     if outbox:
-        (waiting,) = store.perform(TakeEffects(fence("taken"), ("mail",), 9, LEASE)).effects
+        (waiting,) = store.perform(ops.TakeEffects(fence("taken"), ("mail",), 9, LEASE)).effects
         assert (waiting.key, waiting.payload) == ("waiting", b'{"to": 2}')
         assert waiting.order == "an order"
 
 
 def _fetched(store: Store, name: str) -> bytes:
     reply = store.perform(claim(name, by="somebody else"))
-    assert isinstance(reply, Found), name
+    assert isinstance(reply, ops.Found), name
     assert reply.record.state is State.COMPLETED, name
-    whole = store.perform(Fetch(identity(name), fence(name), reply.record.snapshot or b""))
-    assert isinstance(whole, Fetched), name
+    whole = store.perform(ops.Fetch(identity(name), fence(name), reply.record.snapshot or b""))
+    assert isinstance(whole, ops.Fetched), name
     return whole.snapshot
 
 
 def _found(store: Store, name: str) -> State:
     reply = store.perform(claim(name, by="somebody else"))
-    assert isinstance(reply, Found), name
+    assert isinstance(reply, ops.Found), name
     return reply.record.state
 
 
 def _recalled(store: Store) -> None:
-    begun, deferred = (store.perform(Recall(identity(name))) for name in ("begun", "deferred"))
-    assert isinstance(begun, Recalled)
-    assert isinstance(deferred, Recalled)
+    begun, deferred = (store.perform(ops.Recall(identity(name))) for name in ("begun", "deferred"))
+    assert isinstance(begun, ops.Recalled)
+    assert isinstance(deferred, ops.Recalled)
     assert journal.decode(begun.case.journal) == JOURNAL
     assert requests.decode(deferred.case.request or b"") == REQUEST

@@ -1,0 +1,599 @@
+"""Stores on SQL servers: URLs, schema, outages, connections, threads and processes.
+
+What all stores share is in the contract suite; what is true of one dialect alone has its own file.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from semel.core.frozen import replace
+from semel.core.operations import Applied, Claim, Claimed, Fetch, Fetched, Found, Read
+from semel.core.operations.maintenance import Reap, Sweep
+from semel.core.records import State
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
+from semel.stores import open_backend
+from tests.forms import in_proof
+from tests.stores.contract import SNAPSHOT
+from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
+from tests.stores.together import SOON, claim, complete, hurried, rival
+from tests.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+
+
+async def awaited_once(backend: SqlBackend) -> object:
+    try:
+        return await backend.awaited().perform(claim())
+    finally:
+        await backend.aclose()
+
+
+@asynccontextmanager
+async def in_both_colours(
+    database: Database, **options: Any
+) -> AsyncIterator[tuple[SqlBackend, list[Callable[[Any], Any]]]]:
+    """What performs an operation in an event loop, and what performs it in a thread."""
+    async with database.aopened(**options) as backend:
+        blocking = backend.blocking()
+        yield (
+            backend,
+            [backend.awaited().perform, lambda op: asyncio.to_thread(blocking.perform, op)],
+        )
+        await asyncio.to_thread(backend.close)
+
+
+# ── URLs and settings ─────────────────────────────────────────────────────────────────────────────
+
+SECRET = "s3cr3t%2Fwith%40signs"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"mysql://ann:{SECRET}@127.0.0.1:1/shop", "mysql://ann@127.0.0.1:1/shop"),
+        (f"mariadb://ann:{SECRET}@127.0.0.1:1/shop", "mariadb://ann@127.0.0.1:1/shop"),
+        (f"postgresql://ann:{SECRET}@127.0.0.1:1/shop", "postgresql://ann@127.0.0.1:1/shop"),
+        (
+            f"postgresql://127.0.0.1:1/shop?user=ann&password={SECRET}",
+            "postgresql://ann@127.0.0.1:1/shop",
+        ),
+        (
+            f"postgres://ann:{SECRET}@127.0.0.1:1,127.0.0.2:2/shop?target_session_attrs=read-write",
+            "postgresql://ann@127.0.0.1:1,127.0.0.2:2/shop?target_session_attrs=read-write",
+        ),
+    ],
+    ids=["mysql", "mariadb", "postgresql", "postgresql-query", "postgresql-hosts"],
+)
+def test_a_password_is_in_no_repr_no_url_and_no_error(url: str, shown: str) -> None:
+    backend = open_backend(url, timeout=SOON)
+    with pytest.raises(StoreUnavailable) as performed:
+        backend.blocking().perform(claim())
+    with pytest.raises(StoreUnavailable) as migrated:
+        backend.migrate()
+    for text in (backend.url, repr(backend), repr(vars(backend)), performed, migrated):
+        assert "s3cr3t" not in str(text)
+    assert backend.url == shown
+    assert performed.value.applied is False
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "h/shop?pool_sze=3",
+        "h/shop?pool_size=none",
+        "h/shop?pool_size=0",
+        "h/shop?timeout=-1",
+        "h/shop?timeout=soon",
+    ],
+)
+@pytest.mark.parametrize("kind", DIALECTS.values(), ids=DIALECTS)
+def test_a_wrong_url_is_a_configuration_error_without_the_password(
+    kind: type[Database], rest: str
+) -> None:
+    refuses(kind, f"{kind.SCHEME}://ann:{SECRET}@{rest}")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "url"),
+    [
+        ("postgresql", f"postgresql://ann:{SECRET}@h/shop?prepare=perhaps"),
+        ("postgresql", "postgresql://ann:s3cr3t%zz@h/shop"),
+        ("postgresql", f"mysql://ann:{SECRET}@h/shop"),
+        ("mysql", f"mysql://ann:{SECRET}@h/shop?durable=perhaps"),
+        ("mysql", f"mysql://ann:{SECRET}@h/shop?ssl_ca=/there/is/none"),
+        ("mysql", f"mysql://ann:{SECRET}@h:port/shop"),
+        ("mysql", f"mysql://ann:{SECRET}@h"),
+        ("mysql", f"mysql://ann:{SECRET}@h/shop/floor"),
+        ("mysql", f"postgresql://ann:{SECRET}@h/shop"),
+    ],
+)
+def test_a_url_that_is_wrong_in_its_dialect_is_a_configuration_error_too(
+    dialect: str, url: str
+) -> None:
+    refuses(DIALECTS[dialect], url)
+
+
+def refuses(kind: type[Database], url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        kind.BACKEND(url)
+    cause = refused.value.__cause__
+    assert "s3cr3t" not in f"{refused.value} {cause!r}"
+    assert cause is None or isinstance(cause, OSError)
+
+
+@pytest.mark.parametrize("scheme", DIALECTS)
+def test_an_unknown_option_is_named(scheme: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"'pool_sze'.*pool_size"):
+        open_backend(f"{scheme}://h/shop?pool_sze=3")
+
+
+@pytest.mark.parametrize("scheme", DIALECTS)
+def test_making_a_backend_does_no_io(scheme: str) -> None:
+    backend = open_backend(f"{scheme}://nowhere.invalid/shop", timeout=timedelta(seconds=1))
+    backend.blocking()
+    backend.close()
+
+
+# ── statements ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_replay_busy_and_mismatch_write_nothing_and_lock_nothing(own_database: Database) -> None:
+    with own_database.opened() as backend, own_database.admin() as ask:
+        store = backend.blocking()
+        done, busy = claim(), claim()
+        for op in (done, busy):
+            assert isinstance(store.perform(op), Claimed)
+        store.perform(complete(done))
+        rivals = [rival(done), rival(busy), replace(rival(busy), fingerprint="v1:bb")]
+        with own_database.row_locked(done.identity), own_database.row_locked(busy.identity):
+            before = own_database.written(ask)
+            for op in rivals:
+                assert isinstance(store.perform(op), Found)
+            assert own_database.written(ask) == before
+            store.perform(claim())
+            assert own_database.written(ask) != before
+
+
+@pytest.mark.parametrize("colour", ["async", *in_proof("sync")])
+async def test_a_big_snapshot_comes_back_whole(database: Database, colour: str) -> None:
+    body = secrets.token_bytes(17_000_000)  # more than one packet of MySQL's protocol holds
+    async with in_both_colours(database) as (_, performs):
+        perform, op = performs[colour == "sync"], claim()
+        await perform(op)
+        assert isinstance(await perform(complete(op, body)), Applied)
+        assert await perform(Fetch(op.identity, op.fence, b"")) == Fetched(body)
+
+
+# ── schema ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_missing_schema_says_in_one_sentence_what_to_do(database: Database) -> None:
+    backend = database.backend()
+    with pytest.raises(SchemaError, match="run `semel migrate`") as refused:
+        backend.blocking().perform(claim())
+    assert "\n" not in str(refused.value)
+    backend.migrate()
+    assert isinstance(backend.blocking().perform(claim()), Claimed)
+    backend.close()
+
+
+def test_tables_dropped_later_say_the_same(database: Database) -> None:
+    with database.opened() as backend, database.admin() as ask:
+        backend.blocking().perform(claim())
+        ask("DROP TABLE semel_record")
+        with pytest.raises(SchemaError, match="run `semel migrate`"):
+            backend.blocking().perform(claim())
+
+
+async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
+    async with in_both_colours(database) as (backend, performs):
+        with database.admin() as ask:
+            ask("INSERT INTO semel_schema VALUES (999, 'later', 999, 0)")
+        asked = [perform(claim()) for perform in performs]
+        for each in (*asked, asyncio.to_thread(backend.migrate)):
+            with pytest.raises(SchemaError, match=r"999.*upgrade semel"):
+                await each
+
+
+def test_eight_nodes_that_migrate_at_once_agree(database: Database) -> None:
+    with ThreadPoolExecutor(8) as nodes, database.admin() as ask:
+        with database.migration_locked():
+            versions = [nodes.submit(database.backend().migrate) for _ in range(8)]
+            until(lambda: database.waiting_to_migrate(ask) == 8)
+        assert {version.result() for version in versions} == {
+            ask("SELECT count(*) FROM semel_schema")
+        }
+
+
+async def test_migrate_on_open_is_opt_in(database: Database) -> None:
+    backend = open_backend(f"{database.url}&migrate=on", timeout=PATIENCE)
+    replies = await asyncio.gather(*[backend.awaited().perform(claim()) for _ in range(20)])
+    assert all(isinstance(reply, Claimed) for reply in replies)
+    await backend.aclose()
+
+
+def test_many_threads_may_open_and_migrate_at_once(database: Database) -> None:
+    backend = database.backend(migrate=True, pool_size=8)
+    with ThreadPoolExecutor(8) as threads:
+        replies = list(threads.map(lambda _: backend.blocking().perform(claim()), range(40)))
+    assert all(isinstance(reply, Claimed) for reply in replies)
+    backend.close()
+
+
+# ── outages ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_after_a_restart_of_the_server_the_next_operation_works(own_database: Database) -> None:
+    with own_database.opened(pool_size=3) as backend:
+        store = backend.blocking()
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda _: store.perform(claim()), range(30)))
+        own_database.server.restart()
+        assert isinstance(store.perform(claim()), Claimed)
+
+
+async def test_a_killed_server_is_an_outage_and_back_it_knows_what_it_acknowledged(
+    own_database: Database,
+) -> None:
+    async with in_both_colours(own_database, pool_size=3) as (backend, performs):
+        store, ops = backend.awaited(), [claim() for _ in range(30)]
+        await asyncio.gather(*map(store.perform, ops))
+        await asyncio.to_thread(backend.blocking().perform, claim())
+        await asyncio.to_thread(own_database.server.kill)
+        for perform in performs:
+            with pytest.raises(StoreUnavailable) as down:
+                await perform(claim())
+            assert down.value.applied is False
+        await asyncio.to_thread(own_database.server.start)
+        for perform in performs:
+            assert isinstance(await perform(claim()), Claimed)
+        for op in ops:
+            assert isinstance(await store.perform(complete(op)), Applied)
+
+
+async def test_a_frozen_server_is_an_outage_in_time_and_heals(own_database: Database) -> None:
+    async with in_both_colours(own_database, pool_size=2) as (backend, performs):
+        awaited, blocking = performs
+        for perform in performs:
+            assert isinstance(await perform(claim()), Claimed)
+        batchers = backend.async_batcher(), backend.batcher()
+        with own_database.server.frozen(), hurried(*batchers):
+            # More than there are connections: some wait for an answer, some for a connection,
+            # and some for one of those to give up. All end while the server is still frozen.
+            tries = [awaited(claim()) for _ in range(6)]
+            tries += [blocking(claim()) for _ in range(4)]
+            outcomes = await asyncio.gather(*tries, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+        for perform in performs:
+            assert isinstance(await perform(claim()), Claimed)
+
+
+async def test_a_server_that_freezes_while_it_is_sent_a_body_is_an_outage_in_time(
+    own_database: Database,
+) -> None:
+    async with in_both_colours(own_database) as (backend, (awaited, blocking)):
+        op, body = claim(), bytes(own_database.BODY)
+        await awaited(op)
+        await blocking(claim())
+        batchers = backend.async_batcher(), backend.batcher()
+        with own_database.server.frozen(), hurried(*batchers):
+            tries = [awaited(complete(op, body)), blocking(complete(op, body))]
+            outcomes = await asyncio.gather(*tries, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
+
+
+@pytest.mark.parametrize("port_is", ["silent", "refusing", "raving"])
+@pytest.mark.parametrize("kind", DIALECTS.values(), ids=DIALECTS)
+def test_a_server_that_cannot_be_reached_is_an_outage_in_time(
+    kind: type[Database], port_is: str
+) -> None:
+    with socket.socket() as listener, ThreadPoolExecutor(1) as threads:
+        listener.bind(("127.0.0.1", 0))
+        if port_is != "refusing":
+            listener.listen()  # connects, and then never says a word, or a wrong one
+        if port_is == "raving":
+            threads.submit(rave, listener)
+        port = listener.getsockname()[1]
+        backend = kind.BACKEND(f"{kind.SCHEME}://ann@127.0.0.1:{port}/shop", timeout=SOON)
+        with pytest.raises(StoreUnavailable) as down:
+            backend.blocking().perform(claim())
+        with pytest.raises(StoreUnavailable) as down_too:
+            asyncio.run(awaited_once(backend))
+        assert down.value.applied is down_too.value.applied is False
+
+
+def rave(listener: socket.socket) -> None:
+    for _ in range(2):
+        near, _ = listener.accept()
+        near.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        near.close()
+
+
+async def test_a_locked_row_is_an_outage_in_time_and_hurts_no_other(database: Database) -> None:
+    async with in_both_colours(database, pool_size=2) as (backend, performs):
+        awaited, op = performs[0], claim()
+        await awaited(op)
+        await performs[1](claim())
+        batchers = backend.async_batcher(), backend.batcher()
+        with database.row_locked(op.identity):
+            for perform in performs:
+                with hurried(*batchers), pytest.raises(StoreUnavailable) as blocked:
+                    await perform(complete(op))
+                assert blocked.value.applied is None
+            assert isinstance(await awaited(claim()), Claimed)
+        reply = await awaited(complete(op))
+        assert isinstance(reply, Applied)
+        assert reply.state is State.COMPLETED
+
+
+def test_a_connection_killed_half_way_is_survived_and_the_work_done_once(
+    database: Database,
+) -> None:
+    with database.opened() as backend, database.admin() as ask:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        with ThreadPoolExecutor(1) as threads:
+            with database.row_locked(op.identity):
+                completing = threads.submit(store.perform, complete(op))
+                (first,) = until(lambda: database.waiting(ask))
+                database.kill(ask, first)
+                until(lambda: {*database.waiting(ask)} - {first})  # it came again
+            assert isinstance(completing.result(), Applied)
+        found = store.perform(Read(op.identity))
+        assert isinstance(found, Found)
+        assert found.record.snapshot == SNAPSHOT
+
+
+def until_alone(database: Database, ask: Ask) -> None:
+    """A connection that was closed, such as the migration's, ends when its server comes to it."""
+    until(lambda: not database.connections(ask))
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+async def test_idle_connections_that_were_killed_are_not_used(
+    database: Database, colour: str
+) -> None:
+    async with in_both_colours(database) as (_, performs):
+        with database.admin() as ask:
+            until_alone(database, ask)
+            for _ in range(2):
+                assert isinstance(await performs[colour == "sync"](claim()), Claimed)
+                assert database.kill_all(ask) == 1
+                until_alone(database, ask)
+
+
+def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
+    database: Database,
+) -> None:
+    with database.opened(pool_size=1) as backend, database.admin() as ask:
+        store, op = backend.blocking(), claim()
+        store.perform(op)
+        with ThreadPoolExecutor(1) as threads:
+            with database.row_locked(op.identity):
+                holding = threads.submit(store.perform, complete(op))
+                until(lambda: database.waiting(ask))
+                with pytest.raises(StoreUnavailable, match="pool_size=1") as refused:
+                    backend.batcher()._pool.perform(complete(op), monotonic() + SOON)
+            assert refused.value.applied is False
+            assert isinstance(holding.result(), Applied)
+
+
+def test_a_record_that_breaks_the_rules_is_corruption(database: Database) -> None:
+    with database.opened() as backend:
+        with pytest.raises(StoreCorrupt) as refused:
+            backend.blocking().perform(replace(claim(), identity=database.WRONG_IDENTITY))
+        assert "a-key-of-the-client" not in str(refused.value)
+        assert isinstance(backend.blocking().perform(claim()), Claimed)
+
+
+# ── rivals ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_maintenance_round_passes_over_what_a_request_has_locked(database: Database) -> None:
+    with database.opened() as backend:
+        store, ops = backend.blocking(), [replace(claim(), lease=1) for _ in range(3)]
+        for op in ops:
+            store.perform(op)
+        with database.row_locked(ops[1].identity):
+            assert sum(store.perform(Sweep(10)).counts.values()) == 2
+            assert store.perform(Reap(10)).counts == {}
+        assert sum(store.perform(Sweep(10)).counts.values()) == 1
+
+
+def test_two_maintenance_rounds_at_once_share_the_work(database: Database) -> None:
+    with database.opened(pool_size=8) as backend:
+        store = backend.blocking()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(store.perform, [replace(claim(), lease=1) for _ in range(400)]))
+            rounds = list(threads.map(store.perform, [Sweep(40)] * 16))
+        swept = [sum(each.counts.values()) for each in rounds]
+        while left := sum(store.perform(Sweep(40)).counts.values()):
+            swept.append(left)  # one may have passed over what another only looked at
+        assert sum(swept) == 400
+        assert max(swept) <= 40
+
+
+def test_a_claim_whose_rival_was_just_not_visible_finds_it(database: Database) -> None:
+    """It looks, sees nothing, and inserts: then the rival commits."""
+    with database.opened() as backend, database.admin() as ask, ThreadPoolExecutor(1) as threads:
+        first, op = claim(), claim()
+        backend.blocking().perform(first)
+        with database.uncommitted(first, op) as other:
+            claiming = threads.submit(backend.blocking().perform, op)
+            until(lambda: database.waiting(ask))
+            other("COMMIT")
+            found = claiming.result()
+        assert isinstance(found, Found)
+        assert found.record.fence == first.fence
+
+
+# ── event loops, cancellation, threads, processes ─────────────────────────────────────────────────
+
+
+async def test_cancelled_operations_leave_the_pool_whole(database: Database) -> None:
+    async with database.aopened(pool_size=2) as backend:
+        store = backend.awaited()
+        await asyncio.gather(*[store.perform(claim()) for _ in range(4)])
+        with database.admin() as ask:
+            until(lambda: len(database.connections(ask)) <= 2)  # the migration's has ended
+            before = database.connections(ask)
+            for turn in range(200):
+                tasks = [asyncio.ensure_future(store.perform(claim())) for _ in range(4)]
+                for _ in range(turn % 7):  # cancelled at a different point each time
+                    await asyncio.sleep(0)
+                for task in tasks:
+                    task.cancel()
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+                assert {type(outcome) for outcome in outcomes} <= {asyncio.CancelledError, Claimed}
+            replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
+            assert all(isinstance(reply, Claimed) for reply in replies)
+            assert {*before} <= {*database.connections(ask)}  # nobody hung up on the server
+            until(lambda: len(database.connections(ask)) <= 2)
+
+
+async def test_cancelling_does_not_wait_for_a_server_that_does_not_answer(
+    database: Database,
+) -> None:
+    async with database.aopened(pool_size=2) as backend:
+        store, op = backend.awaited(), claim()
+        await store.perform(op)
+        with database.row_locked(op.identity), database.admin() as ask:
+            completing = asyncio.ensure_future(store.perform(complete(op)))
+            await asyncio.to_thread(until, lambda: database.waiting(ask))
+            completing.cancel()
+            with pytest.raises(asyncio.CancelledError):  # while the row is locked
+                await completing
+            assert isinstance(await store.perform(claim()), Claimed)
+        # The answer is still read by somebody: the connection comes back.
+        replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
+        assert all(isinstance(reply, Claimed) for reply in replies)
+
+
+async def test_cancelling_while_connecting_gives_the_slot_back(database: Database) -> None:
+    async with database.aopened(pool_size=1) as backend:
+        store = backend.awaited()
+        for turn in range(30):
+            task = asyncio.ensure_future(store.perform(claim()))
+            for _ in range(turn):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(await store.perform(claim()), Claimed)
+
+
+def test_each_event_loop_has_its_own_connections(database: Database) -> None:
+    with database.opened() as backend:
+        store = backend.awaited()
+
+        async def use() -> object:
+            return await store.perform(claim())
+
+        for _ in range(3):  # loops that end without closing what they opened
+            assert isinstance(asyncio.run(use()), Claimed)
+        assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
+        with database.admin() as ask:
+            until_alone(database, ask)
+
+
+def test_a_forked_child_opens_its_own_connections(database: Database) -> None:
+    with database.opened() as backend, database.admin() as ask:
+        store, mine, theirs = backend.blocking(), claim(), claim()
+        until_alone(database, ask)
+        store.perform(mine)
+        before, inherited = database.connections(ask), backend.batcher()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                done = isinstance(store.perform(theirs), Claimed)
+                done = done and backend.batcher() is not inherited
+                backend.close()
+                inherited.close()
+                code = 0 if done else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        # The child's is gone, the parent's is the same.
+        until(lambda: database.connections(ask) == before)
+        assert isinstance(store.perform(complete(mine)), Applied)
+        assert isinstance(store.perform(Read(theirs.identity)), Found)
+        assert database.connections(ask) == before
+
+
+def test_one_of_many_threads_wins_a_key(database: Database) -> None:
+    with database.opened(pool_size=4) as backend:
+        first = claim()
+        rivals = [rival(first) for _ in range(64)]
+        start = threading.Barrier(16)
+
+        def race(op: Claim) -> object:
+            if not start.broken and op in rivals[:16]:
+                start.wait()
+            return backend.blocking().perform(op)
+
+        with ThreadPoolExecutor(16) as threads:
+            replies = list(threads.map(race, rivals))
+        assert sum(isinstance(reply, Claimed) for reply in replies) == 1
+
+
+RACE = """
+import asyncio, os, sys
+from semel.core.operations import Claim, Claimed
+from semel.core.records import Fence, Identity, Origin
+from semel.stores import open_backend
+
+url, colour, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+backend = open_backend(url, timeout=120)
+ops = [
+    Claim(Identity(n.to_bytes(32)), Fence(os.urandom(16)), "v1:", b"", Origin("", "", "", ""), 9**9)
+    for n in range(count)
+]
+
+async def race():
+    return await asyncio.gather(*map(backend.awaited().perform, ops))
+
+print("ready", flush=True)
+sys.stdin.readline()
+replies = asyncio.run(race()) if colour == "async" else map(backend.blocking().perform, ops)
+print(*[int(isinstance(reply, Claimed)) for reply in replies])
+"""
+
+
+def test_of_processes_that_race_for_many_keys_each_key_has_one_winner(database: Database) -> None:
+    count = 150
+    with database.opened():
+        racers = [
+            subprocess.Popen(
+                [sys.executable, "-c", RACE, database.url, colour, str(count)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            for colour in ("sync", "async", "sync")
+        ]
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("\n")
+            racer.stdin.flush()
+        won = [racer.communicate(timeout=PATIENCE)[0].split() for racer in racers]
+    assert [sum(map(int, each)) for each in zip(*won, strict=True)] == [1] * count
