@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -70,6 +70,8 @@ def spoken(value: Any) -> str:
             return "`FingerprintRule()`"
         case int() if not isinstance(value, bool) and value and value % 1024**2 == 0:
             return f"{value // 1024**2} MiB"
+        case FunctionType():
+            return f"`refusals.{value.__name__}`"
         case _:
             return f"`{value!r}`"
 
@@ -107,7 +109,10 @@ def test_every_option_of_a_policy_is_listed_with_its_default() -> None:
     assert documented == {name: spoken(getattr(plain_policy, name)) for name in OPTION_NAMES}
 
 
-FACTORIES = (semel.ietf(), semel.stripe(), semel.accepted(), semel.payments(probe=None))
+FACTORIES = (
+    *(semel.ietf(), semel.stripe(), semel.acp(), semel.accepted()),
+    semel.payments(probe=None),
+)
 
 
 def test_the_policies_differ_where_the_table_says() -> None:

@@ -62,7 +62,7 @@ attempt.
 Why not redis-py's clients: they hide whether a command was sent before its connection broke, which
 is the difference between "did not happen" and "may have happened". Their cluster clients send again
 as they see fit, and exist twice. Measured side by side they took several times the CPU
-(docs/explanation/decisions.md). hiredis packs and parses.
+(docs/contributing/decisions.md). hiredis packs and parses.
 """
 
 from semel.stores.redis.backend import RedisBackend
