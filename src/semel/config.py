@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from semel.core.policy import OPTION_NAMES, Policy, accepted, ietf, payments, stripe
+from semel.core.policy import OPTION_NAMES, Policy, accepted, acp, ietf, payments, stripe
 from semel.core.request.fingerprint import FingerprintRule
 from semel.errors import ConfigurationError
 from semel.runtime.limits import Limits, Rate
@@ -225,7 +225,13 @@ Reader = Callable[[str, object], Any]
 
 _PLAIN: Final = "accept_plain"
 _RATE: Final = re.compile(r"(\d{1,9})\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
-_KINDS: Final = {"ietf": ietf, "stripe": stripe, "accepted": accepted, "payments": payments}
+_KINDS: Final = {
+    "ietf": ietf,
+    "stripe": stripe,
+    "acp": acp,
+    "accepted": accepted,
+    "payments": payments,
+}
 _LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
 _SCALARS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("store", "name", "status"), _text),

@@ -102,7 +102,7 @@ def test_a_replay_window_can_be_set_without_code(
         ("max_waiters = -1", "whole number"),
         ("drain = 30", "such as '30s'"),
         ("drain = '30 parsecs'", "such as '30s'"),
-        ("policy = 'strict'", "is not one of ietf, stripe, accepted, payments"),
+        ("policy = 'strict'", "is not one of ietf, stripe, acp, accepted, payments"),
         ("policy = 5", "must be a table"),
         ("policy = { retension = '1d' }", "did you mean 'retention'"),
         ("policy = { on_replay = 'x' }", "takes a function"),

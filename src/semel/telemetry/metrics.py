@@ -79,6 +79,10 @@ counter memory {request}
     Answers that were repeated without asking the store.
 counter key.suspicious {request} route
     Keys that look like personal data.
+counter key.short {request} route
+    Keys of less than 16 characters, when they were first used.
+counter shape.failed {request} route
+    Refusals whose refusal= function failed: they were sent as problem documents.
 counter unguarded {request} endpoint
     Requests that came to a tagged endpoint around its guard; it did not run.
 
@@ -182,7 +186,16 @@ Update: TypeAlias = tuple[Measure, Labels, float | None]
 """A metric, its labels and a number; None: this process no longer knows the value."""
 
 _SAME_NAME: Final = (
-    *("refusal", "key.suspicious", "unguarded", "fence.lost", "write.lost", "store.error"),
+    *(
+        "refusal",
+        "key.suspicious",
+        "key.short",
+        "shape.failed",
+        "unguarded",
+        "fence.lost",
+        "write.lost",
+        "store.error",
+    ),
     *("round.failed", "left_alone", "run", "delivery", "inbox", "operator"),
 )
 _COUNTED: Final = {
