@@ -162,11 +162,33 @@ def test_every_refusal_stands_under_the_status_it_comes_with(
     assert ("missing-key" in told["400"]) is policy.required
 
 
+@pytest.mark.parametrize("by", ["policy", "guard"])
+def test_refusals_in_another_shape_are_told_without_the_schema_of_problem_documents(
+    by: str, make_guard: MakeGuard
+) -> None:
+    app = FastAPI()
+    shape = {"refusal": semel.refusals.json_api} if by == "guard" else {}
+    guard = make_guard(policy=semel.stripe() if by == "policy" else semel.ietf(), **shape)
+    app.post("/x")(lambda: "paid")
+    guard.fastapi(app)
+    told = app.openapi()
+    OpenAPI.model_validate(told)
+    responses = told["paths"]["/x"]["post"]["responses"]
+    assert "409" in responses
+    assert "problem+json" not in str(told["paths"]["/x"])
+
+
 KEYS = ("short", "a-key-of-enough-length", "x" * 255, "x" * 256, '"a-key-of-enough-length"')
 
 
 @pytest.mark.parametrize(
-    "policy", [semel.ietf(required=True), semel.ietf(required=True, strict=True), UUID]
+    "policy",
+    [
+        semel.ietf(required=True),
+        semel.ietf(required=True, key="strong"),
+        semel.ietf(required=True, strict=True),
+        UUID,
+    ],
 )
 async def test_a_key_that_the_schema_refuses_the_server_refuses_too(
     policy: semel.Policy, make_guard: MakeGuard

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.problems import CATALOGUE
+from semel.core.exchange.refusals import problem_document
 from semel.core.policy import Policy
 from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
 from semel.web.inventory import inventory
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HEADER: Final = "Idempotency-Key"
 PROBLEM: Final = "IdempotencyProblem"
 """The name of the problem documents' schema among the components."""
+_DOCUMENTS: Final = (None, problem_document)
+"""The shapes of refusals that are problem documents."""
 
 _UUID: Final = (
     "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[47][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
@@ -37,8 +40,9 @@ def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None
         operation: Any = path.get(entry.method.lower())
         if operation is None or entry.policy is None or entry.coverage == "ignores":
             continue
-        extend(operation, entry.policy, guard)
-        described = True
+        policy = guard.bind(entry.policy)
+        extend(operation, policy, guard)
+        described = described or policy.refusal in _DOCUMENTS
     if described:
         components: Any = document.setdefault("components", {})
         components.setdefault("schemas", {})[PROBLEM] = dict(_PROBLEM_SCHEMA)
@@ -63,9 +67,10 @@ def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) ->
         titles = ", ".join(CATALOGUE[code].title for code in codes)
         phrase = f"{HTTPStatus(int(status)).phrase}: {titles}."
         response = responses.setdefault(status, {"description": phrase})
-        code = {"type": "object", "properties": {"code": {"type": "string", "enum": codes}}}
-        schema = {"allOf": [{"$ref": f"#/components/schemas/{PROBLEM}"}, code]}
-        response.setdefault("content", {})["application/problem+json"] = {"schema": schema}
+        if policy.refusal in _DOCUMENTS:  # other shapes are the API's own, and described by it
+            code = {"type": "object", "properties": {"code": {"type": "string", "enum": codes}}}
+            schema = {"allOf": [{"$ref": f"#/components/schemas/{PROBLEM}"}, code]}
+            response.setdefault("content", {})["application/problem+json"] = {"schema": schema}
         if status in _LATER:
             response.setdefault("headers", {})["Retry-After"] = _RETRY_AFTER
     if policy.in_flight == "accept":
