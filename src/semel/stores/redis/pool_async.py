@@ -257,29 +257,36 @@ class AsyncRedisConnection:
 
     async def _open(self, deadline: float) -> None:
         """Connect if necessary, check the server, and write what is queued; or fail it all."""
+        problem: Exception | None = None
         try:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
                 if self._transport is None:
                     await self._connect()
                 findings = await self._handshake(deadline)
             refuse_or_warn(self._address, findings)
-            self._check_at = monotonic() + CHECK_AGAIN
-            self._ready = True
         except TimeoutError:
-            self._give_up(errors.not_connected(TimeoutError("no answer in time"), self._address))
+            problem = errors.not_connected(TimeoutError("no answer in time"), self._address)
         except OSError as error:
-            self._give_up(errors.not_connected(error, self._address))
+            problem = errors.not_connected(error, self._address)
         except RedisFault as fault:
             fault.doubt = False  # no operation was sent yet
-            self._give_up(fault)
+            problem = fault
         except Exception as error:
-            self._give_up(error)
+            problem = error
         finally:
             self._opening = None
-        if self._ready:
+        if problem is None:
+            self._check_at = monotonic() + CHECK_AGAIN
+            self._ready = True
             self._flush(checked=True)
-        else:
-            self._start_opening()
+            return
+        waiting, self._queue = self._queue, []
+        self.disconnect(errors.disconnected(True, "the link was given up"))
+        for batch in waiting:
+            if isinstance(problem, RedisFault):
+                batch.fail(problem)
+            elif not batch.future.done():  # no retry helps: its caller gets the error itself
+                batch.future.set_exception(problem)
 
     async def _connect(self) -> None:
         loop, address = self._loop, self._address
@@ -314,16 +321,6 @@ class AsyncRedisConnection:
         except StopIteration as done:
             findings: tuple[Finding, ...] = done.value
             return findings
-
-    def _give_up(self, error: Exception) -> None:
-        """Fail what is queued: a fault may be retried, any other error goes to the callers."""
-        waiting, self._queue = self._queue, []
-        self.disconnect(errors.disconnected(True, "the link was given up"))
-        for batch in waiting:
-            if isinstance(error, RedisFault):
-                batch.fail(error)
-            elif not batch.future.done():
-                batch.future.set_exception(error)
 
 
 class AsyncRedisPool:
