@@ -121,16 +121,9 @@ class Row:
 
     def case(self, known: Mapping[TermsId, Terms]) -> Case:
         """The record with all that belongs to it. ``known``: the terms on record."""
-        return Case(
-            self.record,
-            self.origin,
-            self.request,
-            self.journal,
-            self.resource,
-            self.tries,
-            due_at(self.record, self.due_at),
-            known.get(self.terms),
-        )
+        own = self.request, self.journal, self.resource, self.tries
+        due = due_at(self.record, self.due_at)
+        return Case(self.record, self.origin, *own, due, known.get(self.terms))
 
 
 # ── which writes are allowed ──────────────────────────────────────────────────────────────────────

@@ -133,9 +133,8 @@ def _recall(op: ops.Recall, keys: Keys) -> Plan[ops.Recalled | ops.NoRecord]:
     now, row, rest = replies.fields(answer, 3)
     yield from read_terms(keys, [replies.terms_id(rest)])
     case = replies.case(op.identity, row, rest, keys.terms_texts)
-    return (
-        ops.NoRecord(replies.time(now)) if case is None else ops.Recalled(case, replies.time(now))
-    )
+    at = replies.time(now)
+    return ops.NoRecord(at) if case is None else ops.Recalled(case, at)
 
 
 def read_terms(keys: Keys, numbers: Sequence[TermsId | None]) -> Plan[list[Terms | None]]:

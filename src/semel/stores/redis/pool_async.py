@@ -27,7 +27,7 @@ from semel.stores.redis import errors, operation_retry
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.operation_retry import Attempt, Steps, Topology
+from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
 from semel.stores.redis.scripts import ANY, RedisCall, pack
@@ -350,9 +350,7 @@ class AsyncRedisPool:
                 connection = None if address is None else self._connection(address)
             if connection is not None:
                 return connection.send(FirstTry(self, connection, op, single, deadline))
-        return self._run(
-            operation_retry.operation(op, self.keys, self._topology, deadline), deadline
-        )
+        return self._run(operation(op, self.keys, self._topology, deadline), deadline)
 
     def retry(self, tried: FirstTry, fault: RedisFault) -> None:
         """Go on after a first try that failed. A caller that is cancelled cancels the retries."""
@@ -363,9 +361,7 @@ class AsyncRedisPool:
         future = tried.future
         try:
             self._heed(tried.connection, [fault])
-            steps = operation_retry.operation(
-                tried.op, self.keys, self._topology, tried.deadline, fault
-            )
+            steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
             reply = await self._run(steps, tried.deadline)
         except asyncio.CancelledError:
             future.cancel()
@@ -439,9 +435,7 @@ class AsyncRedisPool:
     async def _refresh(self, deadline: float) -> RedisFault | None:
         """Refresh the topology. Concurrent callers share one refresh."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = keep(
-                self._run(operation_retry.refresh(self._topology, deadline), deadline)
-            )
+            self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
         return await asyncio.shield(self._refreshing)
 
 
