@@ -100,10 +100,12 @@ def replied(harness: Harness, op: ops.StoreOperation[Any]) -> Any:
     return until(ask)
 
 
-def not_done(harness: Harness, op: ops.StoreOperation[Any]) -> None:
+def not_done(harness: Harness, op: ops.StoreOperation[Any]) -> str:
+    """What was said of it."""
     with pytest.raises(StoreUnavailable) as refused:
         harness.perform(op)
     assert refused.value.applied is False
+    return str(refused.value)
 
 
 # ── URLs and settings ─────────────────────────────────────────────────────────────────────────────
@@ -687,8 +689,9 @@ def test_a_server_that_speaks_another_language_is_unavailable(colour: str) -> No
 
 
 @COLOURS
-def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str) -> None:
-    """It is not tried until the time limit."""
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str, asked: bool) -> None:
+    """It is not tried until the time limit. ``asked``: it hangs up during the handshake."""
     tries: list[object] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -697,12 +700,14 @@ def test_a_server_that_hangs_up_at_once_is_unavailable_at_once(colour: str) -> N
                 while True:
                     end, peer = listener.accept()
                     tries.append(peer)
+                    if asked:
+                        end.recv(1000)
                     end.close()
 
         threading.Thread(target=answer, daemon=True).start()
         port = listener.getsockname()[1]
         with own_redis(f"redis://127.0.0.1:{port}", colour, timeout=PATIENCE) as harness:
-            not_done(harness, claim(new_identity(), new_fence()))
+            assert "time" not in not_done(harness, claim(new_identity(), new_fence()))
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
     assert len(tries) <= SINGLE_SERVER_TRIES

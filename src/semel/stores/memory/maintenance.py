@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from semel.core import operations as ops
-from semel.core.records import Case, Fence, Identity, Micros, State
+from semel.core.records import Case, Fence, Glimpse, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
 from semel.stores.memory.outbox import MemoryOutbox
 from semel.stores.memory.records import Answers, MemoryRecords
 from semel.stores.memory.rows import Fill, Row, empty, keep, lapse, lapse_event, nothing, proved
-from semel.stores.next_due import due_as, is_due
+from semel.stores.next_due import due_as, due_at, is_due
 
 
 class MemoryMaintenance:
@@ -93,8 +93,17 @@ class MemoryMaintenance:
 
     def _scan(self, op: ops.Scan, now: Micros) -> ops.Scanned:
         page, until = self._page(op)
-        known = self._records.terms
-        seen = [row.glimpse(known) for row in page if row.state in op.states]
+        seen = [
+            Glimpse(
+                *(row.identity, row.state, row.on_lapse, row.origin),
+                *(row.created_at, row.leased_until, row.expires_at, row.forget_at),
+                *(due_at(row.record, row.due_at), row.tries, row.reason),
+                None if row.snapshot is None else len(row.snapshot),
+                self._records.terms.get(row.terms),
+            )
+            for row in page
+            if row.state in op.states
+        ]
         return ops.Scanned(tuple(seen), until, now)
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────

@@ -14,17 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.core import operations as ops
 from semel.core.frozen import frozen, replace
-from semel.core.records import (
-    Case,
-    Fence,
-    Glimpse,
-    Identity,
-    Micros,
-    OnLapse,
-    Origin,
-    Record,
-    State,
-)
+from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, Proof, RecordEvent
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, shown
@@ -131,33 +121,9 @@ class Row:
 
     def case(self, known: Mapping[TermsId, Terms]) -> Case:
         """The record with all that belongs to it. ``known``: the terms on record."""
-        return Case(
-            self.record,
-            self.origin,
-            self.request,
-            self.journal,
-            self.resource,
-            self.tries,
-            due_at(self.record, self.due_at),
-            known.get(self.terms),
-        )
-
-    def glimpse(self, known: Mapping[TermsId, Terms]) -> Glimpse:
-        return Glimpse(
-            self.identity,
-            self.state,
-            self.on_lapse,
-            self.origin,
-            self.created_at,
-            self.leased_until,
-            self.expires_at,
-            self.forget_at,
-            due_at(self.record, self.due_at),
-            self.tries,
-            self.reason,
-            None if self.snapshot is None else len(self.snapshot),
-            known.get(self.terms),
-        )
+        own = self.request, self.journal, self.resource, self.tries
+        due = due_at(self.record, self.due_at)
+        return Case(self.record, self.origin, *own, due, known.get(self.terms))
 
 
 # ── which writes are allowed ──────────────────────────────────────────────────────────────────────

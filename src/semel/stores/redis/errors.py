@@ -81,8 +81,8 @@ def disconnected(sent: bool, why: str = "the server hung up") -> RedisFault:
     return RedisFault(why, Remedy.RECONNECT, doubt=sent, broken=True, code="LINK")
 
 
-def not_redis(error: hiredis.ProtocolError, *, sent: bool = True) -> RedisFault:
-    return disconnected(sent, f"the server speaks another protocol: {error}")
+def not_redis(error: hiredis.ProtocolError) -> RedisFault:
+    return disconnected(True, f"the server speaks another protocol: {error}")
 
 
 def timed_out(sent: bool) -> RedisFault:

@@ -131,9 +131,8 @@ def _recall(op: ops.Recall, keys: Keys) -> Plan[ops.Recalled | ops.NoRecord]:
     now, row, rest = replies.fields(answer, 3)
     yield from read_terms(keys, [replies.terms_id(rest)])
     case = replies.case(op.identity, row, rest, keys.terms_texts)
-    return (
-        ops.NoRecord(replies.time(now)) if case is None else ops.Recalled(case, replies.time(now))
-    )
+    at = replies.time(now)
+    return ops.NoRecord(at) if case is None else ops.Recalled(case, at)
 
 
 def read_terms(keys: Keys, numbers: Sequence[TermsId | None]) -> Plan[list[Terms | None]]:
@@ -190,24 +189,13 @@ def signed(act: ops.Act) -> tuple[Word, Word]:
     return shown(act.by), shown(act.reason)
 
 
-def _shown(text: str | None) -> str | None:
-    return None if text is None else shown(text)
-
-
 def _evict_unknown(op: ops.EvictUnknown, keys: Keys) -> Plan[ops.Written]:
-    return (_EVICT_FREED if op.free else _EVICT_FORCED)(op, keys)
+    name = "free_unknown" if op.free else "evict_unknown"
+    own: tuple[Word, ...] = () if op.free else (op.fence, op.tombstone)
+    words = (op.seen, *own, *signed(op.act))
+    (answer,) = yield (record_call(name, keys, op.identity, *words, audit=True),)
+    return replies.written(op.identity, answer)
 
-
-_EVICT_FREED: Final = _plan_of(
-    _on_record("free_unknown", lambda op: (op.seen, *signed(op.act)), audit=True)
-)
-_EVICT_FORCED: Final = _plan_of(
-    _on_record(
-        "evict_unknown",
-        lambda op: (op.seen, op.fence, op.tombstone, *signed(op.act)),
-        audit=True,
-    )
-)
 
 SINGLE_CALLS: Final[Mapping[type[ops.StoreOperation[Any]], SingleCall]] = {
     ops.Claim: SingleCall("claim", _claim_command, _claimed),
@@ -222,9 +210,11 @@ SINGLE_CALLS: Final[Mapping[type[ops.StoreOperation[Any]], SingleCall]] = {
     ops.Advance: _on_record("advance", lambda op: (op.fence, op.journal)),
     ops.Open: _on_record("open", lambda op: (op.fence, op.snapshot)),
     ops.Release: _on_record(
-        "release", lambda op: (op.fence, op.retention, op.requeue, _shown(op.reason))
+        "release", lambda op: (op.fence, op.retention, op.requeue, op.reason and shown(op.reason))
     ),
-    ops.Suspend: _on_record("suspend", lambda op: (op.fence, op.probe_after, _shown(op.reason))),
+    ops.Suspend: _on_record(
+        "suspend", lambda op: (op.fence, op.probe_after, op.reason and shown(op.reason))
+    ),
     ops.Lapse: _on_record("lapse", lambda op: (op.seen, op.retention)),
     ops.Forget: _on_record("forget", lambda op: (op.seen,)),
     ops.Inquire: _on_record("inquire", lambda op: (op.seen, op.tries, op.again_in)),

@@ -477,21 +477,13 @@ def _parsed(text: str) -> _Place:
 
 def _entry(place: _Place, flat: Sequence[Any]) -> ops.AuditEntry:
     held: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-    identity = held.get(b"identity")
+    own, at = held.get(b"identity"), replies.time(held.get(b"at"))
+    identity = None if own is None else Identity(own)
+    verb, by, reason = (replies.text(held.get(name)) for name in (b"verb", b"by", b"reason"))
     subject, before, after = (
         replies.optional_text(held.get(name) or None) for name in (b"subject", b"before", b"after")
     )
-    return ops.AuditEntry(
-        str(place),
-        replies.time(held.get(b"at")),
-        replies.text(held.get(b"verb")),
-        replies.text(held.get(b"by")),
-        replies.text(held.get(b"reason")),
-        None if identity is None else Identity(identity),
-        subject,
-        before,
-        after,
-    )
+    return ops.AuditEntry(str(place), at, verb, by, reason, identity, subject, before, after)
 
 
 MAINTENANCE_PLANS: Final[Plans] = {

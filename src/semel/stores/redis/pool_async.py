@@ -27,7 +27,7 @@ from semel.stores.redis import errors, operation_retry
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys, bucket_of
-from semel.stores.redis.operation_retry import Attempt, Steps, Topology
+from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
 from semel.stores.redis.scripts import ANY, RedisCall, pack
@@ -257,29 +257,36 @@ class AsyncRedisConnection:
 
     async def _open(self, deadline: float) -> None:
         """Connect if necessary, check the server, and write what is queued; or fail it all."""
+        problem: Exception | None = None
         try:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
                 if self._transport is None:
                     await self._connect()
                 findings = await self._handshake(deadline)
             refuse_or_warn(self._address, findings)
-            self._check_at = monotonic() + CHECK_AGAIN
-            self._ready = True
         except TimeoutError:
-            self._give_up(errors.not_connected(TimeoutError("no answer in time"), self._address))
+            problem = errors.not_connected(TimeoutError("no answer in time"), self._address)
         except OSError as error:
-            self._give_up(errors.not_connected(error, self._address))
+            problem = errors.not_connected(error, self._address)
         except RedisFault as fault:
             fault.doubt = False  # no operation was sent yet
-            self._give_up(fault)
+            problem = fault
         except Exception as error:
-            self._give_up(error)
+            problem = error
         finally:
             self._opening = None
-        if self._ready:
+        if problem is None:
+            self._check_at = monotonic() + CHECK_AGAIN
+            self._ready = True
             self._flush(checked=True)
-        else:
-            self._start_opening()
+            return
+        waiting, self._queue = self._queue, []
+        self.disconnect(errors.disconnected(True, "the link was given up"))
+        for batch in waiting:
+            if isinstance(problem, RedisFault):
+                batch.fail(problem)
+            elif not batch.future.done():  # no retry helps: its caller gets the error itself
+                batch.future.set_exception(problem)
 
     async def _connect(self) -> None:
         loop, address = self._loop, self._address
@@ -315,16 +322,6 @@ class AsyncRedisConnection:
             findings: tuple[Finding, ...] = done.value
             return findings
 
-    def _give_up(self, error: Exception) -> None:
-        """Fail what is queued: a fault may be retried, any other error goes to the callers."""
-        waiting, self._queue = self._queue, []
-        self.disconnect(errors.disconnected(True, "the link was given up"))
-        for batch in waiting:
-            if isinstance(error, RedisFault):
-                batch.fail(error)
-            elif not batch.future.done():
-                batch.future.set_exception(error)
-
 
 class AsyncRedisPool:
     """The connections that a `RedisBackend` has in one event loop: one to each node."""
@@ -353,9 +350,7 @@ class AsyncRedisPool:
                 connection = None if address is None else self._connection(address)
             if connection is not None:
                 return connection.send(FirstTry(self, connection, op, single, deadline))
-        return self._run(
-            operation_retry.operation(op, self.keys, self._topology, deadline), deadline
-        )
+        return self._run(operation(op, self.keys, self._topology, deadline), deadline)
 
     def retry(self, tried: FirstTry, fault: RedisFault) -> None:
         """Go on after a first try that failed. A caller that is cancelled cancels the retries."""
@@ -366,9 +361,7 @@ class AsyncRedisPool:
         future = tried.future
         try:
             self._heed(tried.connection, [fault])
-            steps = operation_retry.operation(
-                tried.op, self.keys, self._topology, tried.deadline, fault
-            )
+            steps = operation(tried.op, self.keys, self._topology, tried.deadline, fault)
             reply = await self._run(steps, tried.deadline)
         except asyncio.CancelledError:
             future.cancel()
@@ -442,9 +435,7 @@ class AsyncRedisPool:
     async def _refresh(self, deadline: float) -> RedisFault | None:
         """Refresh the topology. Concurrent callers share one refresh."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = keep(
-                self._run(operation_retry.refresh(self._topology, deadline), deadline)
-            )
+            self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
         return await asyncio.shield(self._refreshing)
 
 

@@ -23,7 +23,7 @@ from semel.stores.redis import errors, operation_retry
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.handshake import handshake, refuse_or_warn
 from semel.stores.redis.keys import Keys
-from semel.stores.redis.operation_retry import Attempt, Steps, Topology
+from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
 from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.scripts import ANY, RedisCall
 from semel.stores.redis.settings import NodeAddress, RedisSettings
@@ -143,12 +143,7 @@ class RedisConnection:
             self._check_at = monotonic() + CHECK_AGAIN
         data, wait = pipelined(self._settings, self._keys, batches)
         self._replies.sent(batches, wait)
-        _write(sock, data, deadline)
-        try:
-            while self._replies:
-                self._replies.feed(_read(sock, deadline))
-        except hiredis.ProtocolError as error:
-            raise errors.not_redis(error) from None
+        _transfer(sock, data, self._replies, deadline)
 
 
 # ── sockets ───────────────────────────────────────────────────────────────────────────────────────
@@ -189,41 +184,33 @@ def run_handshake(
             attempts = [Attempt(RedisCall(ANY, command)) for command in commands]
             batch, queue = SyncBatch(attempts, deadline), ReplyQueue(address)
             queue.sent([batch], None)
-            _write(sock, batch.data, deadline)
-            while queue:
-                queue.feed(_read(sock, deadline))
+            _transfer(sock, batch.data, queue, deadline)
             commands = steps.send(batch.outcomes)
     except StopIteration as done:
         findings: tuple[Finding, ...] = done.value
         return findings
-    except hiredis.ProtocolError as error:
-        raise errors.not_redis(error, sent=False) from None
     except RedisFault as fault:
         fault.doubt = False
         raise
 
 
-def _write(sock: socket.socket, data: bytes, deadline: float) -> None:
+def _transfer(sock: socket.socket, data: bytes, replies: ReplyQueue, deadline: float) -> None:
+    """Write, and read until all replies are there."""
     try:
         sock.settimeout(max(0.000_1, deadline - monotonic()))  # 0 would mean: do not block
         sock.sendall(data)
+        while replies:
+            sock.settimeout(max(0.000_1, deadline - monotonic()))
+            received = sock.recv(CHUNK)
+            if not received:
+                raise errors.disconnected(True)
+            replies.feed(received)
     except TimeoutError:
         raise errors.timed_out(True) from None
     except OSError as error:
         raise errors.disconnected(True, error.strerror or type(error).__name__) from None
-
-
-def _read(sock: socket.socket, deadline: float) -> bytes:
-    try:
-        sock.settimeout(max(0.000_1, deadline - monotonic()))
-        data = sock.recv(CHUNK)
-    except TimeoutError:
-        raise errors.timed_out(True) from None
-    except OSError as error:
-        raise errors.disconnected(True, error.strerror or type(error).__name__) from None
-    if not data:
-        raise errors.disconnected(True)
-    return data
+    except hiredis.ProtocolError as error:
+        raise errors.not_redis(error) from None
 
 
 def _is_closed(sock: socket.socket) -> bool:
@@ -250,9 +237,7 @@ class RedisPool:
 
     def perform(self, op: StoreOperation[R]) -> R:
         deadline = monotonic() + self._settings.timeout
-        return self._run(
-            operation_retry.operation(op, self._keys, self._topology, deadline), deadline
-        )
+        return self._run(operation(op, self._keys, self._topology, deadline), deadline)
 
     def close(self) -> None:
         while self._connections:
@@ -313,6 +298,6 @@ class RedisPool:
         try:
             if self._topology.version != version:
                 return None
-            return self._run(operation_retry.refresh(self._topology, deadline), deadline)
+            return self._run(refresh(self._topology, deadline), deadline)
         finally:
             self._refreshing.release()

@@ -15,7 +15,6 @@ from semel.stores.options import count, flag, seconds, whole
 
 SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
 PORT: Final = 6379
-_PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class NodeAddress(NamedTuple):
@@ -89,7 +88,8 @@ def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
         raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
     if db and scheme == "rediscluster":
         raise ConfigurationError("a Redis cluster has one database only: leave out what follows /")
-    own = {name: read(name, given[name]) for name, read in OPTIONS.items() if name in given}
+    own: dict[str, Any] = {"tls": scheme == "rediss"}
+    own |= {name: read(name, given[name]) for name, read in OPTIONS.items() if name in given}
     return RedisSettings(
         url=f"{scheme}://{quote(user) + '@' if user else ''}{where}",
         seeds=seeds,
@@ -97,7 +97,7 @@ def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
         db=db,
         user=user or None,
         password=password or None,
-        **{"tls": scheme == "rediss"} | own,
+        **own,
     )
 
 
@@ -140,33 +140,31 @@ def _socket(where: str) -> tuple[tuple[NodeAddress, ...], int]:
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prefix(name: str, value: object) -> str:
-    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise ConfigurationError(f"{name}={value!r}: up to 64 letters, digits, dots, : _ and -")
+def _text(name: str, value: object, *, pattern: str, expected: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise ConfigurationError(f"{name}={value!r}: {expected}")
     return value
 
 
-def _durability(name: str, value: object) -> str:
-    if value not in ("appendonly", "best-effort"):
-        raise ConfigurationError(f"{name}={value!r}: expected appendonly or best-effort")
-    return str(value)
-
-
-def _file(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{name}={value!r}: expected the path of a file")
-    return value
-
+_FILE: Final = partial(_text, pattern="(?s).+", expected="expected the path of a file")
 
 OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "timeout": seconds,
-    "prefix": _prefix,
-    "durability": _durability,
+    "prefix": partial(
+        _text,
+        pattern="[A-Za-z0-9._:-]{1,64}",
+        expected="up to 64 letters, digits, dots, : _ and -",
+    ),
+    "durability": partial(
+        _text,
+        pattern="appendonly|best-effort",
+        expected="expected appendonly or best-effort",
+    ),
     "allow_eviction": flag,
     "wait_replicas": partial(count, least=0),
     "wait_timeout": seconds,
     "tls": flag,
-    "ca_file": _file,
-    "cert_file": _file,
-    "key_file": _file,
+    "ca_file": _FILE,
+    "cert_file": _FILE,
+    "key_file": _FILE,
 }
