@@ -54,7 +54,7 @@ from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUna
 from semel.stores.django.database import mysql_url
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql import protocol as said
-from semel.stores.mysql.migration import LOCK
+from semel.stores.mysql.backend import LOCK
 from semel.stores.mysql.protocol import INSERTS, MANY
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.settings import parse as parse_url

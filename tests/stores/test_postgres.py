@@ -32,8 +32,8 @@ from semel.core.operations.requests import (
 from semel.core.records import Fence, Identity, State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.postgres import PostgresBackend
+from semel.stores.postgres.backend import LOCK
 from semel.stores.postgres.connection import PostgresConnection, QuietConnection, query
-from semel.stores.postgres.migration import LOCK
 from semel.stores.postgres.pool_sync import wait
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.contract import SNAPSHOT

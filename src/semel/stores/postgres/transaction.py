@@ -31,7 +31,7 @@ from semel.stores.open_transactions import (
     in_event_loop,
 )
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
-from semel.stores.postgres.errors import connection_lost, store_error
+from semel.stores.postgres.errors import connection_lost
 from semel.stores.postgres.psycopg_async import AsyncPostgresHandlerConnection
 from semel.stores.postgres.psycopg_sync import PostgresHandlerConnection
 from semel.stores.postgres.values import BINARY, encoded
@@ -349,11 +349,6 @@ class PostgresTransactionState:
             self._broken = True
             return StoreUnavailable("PostgreSQL: the connection was lost", applied=False)
         return None
-
-    def _error_of(self, fault: StatementFault) -> SemelError:
-        """The caller's error. Whatever happened within the transaction, it was not committed."""
-        self._broken = self._broken or fault.broken
-        return store_error(fault, doubt=False)
 
     def _why_not_commit(self) -> SemelError | None:
         """The error if it is known already that this cannot be committed."""

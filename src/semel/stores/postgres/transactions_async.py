@@ -7,7 +7,7 @@ socket only while a statement of its own is under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -83,11 +83,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
 
     async def begin(self, identity: Identity | None, limit: float | None) -> bool:
         self._turn.take()
-        try:
-            rows = await self._send(steps.begin(self._conn, identity, limit))
-        except StatementFault as fault:
-            self._broken = self._broken or fault.broken
-            raise
+        rows = await self._send(steps.begin(self._conn, identity, limit))
         return bool(rows[0][0])
 
     def _forfeit(self) -> None:
@@ -105,7 +101,7 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         try:
             return await self._send(exchange)
         except StatementFault as fault:
-            raise self._error_of(fault) from None
+            raise store_error(fault, doubt=False) from None  # whatever it was, nothing is committed
 
     def _send(self, exchange: Exchange) -> asyncio.Future[Rows]:
         """The answer is read whether or not anybody still awaits it."""
@@ -178,8 +174,8 @@ class AsyncPostgresTransaction(PostgresTransactionState):
 class AsyncPostgresTransactionPool(AsyncPostgresPool):
     """At most ``pool_size`` transactions at once, of one event loop."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
         self.shelf = LazySessions("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
 

@@ -6,6 +6,7 @@ completions of others waiting.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import TypeVar, cast
@@ -79,7 +80,8 @@ class PostgresTransaction(PostgresTransactionState):
             self._require_begun()
             return wait(self._conn, exchange, self._pool.deadline())
         except StatementFault as fault:
-            raise self._error_of(fault) from None
+            self._broken = self._broken or fault.broken
+            raise store_error(fault, doubt=False) from None  # whatever it was, nothing is committed
         except SemelError:
             raise
         except BaseException:
@@ -130,8 +132,8 @@ class PostgresTransaction(PostgresTransactionState):
 class PostgresTransactionPool(PostgresPool):
     """At most ``pool_size`` transactions at once."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
         self.shelf = LazySessions("postgresql")
 
     def deadline(self) -> float:
