@@ -55,8 +55,8 @@ class MysqlBackend(ServerBackend):
             "durable": durable,
         }
         self._settings = settings = parse(url, options)
-        first = (settings, partial(_migrate, settings) if settings.migrate else None)
-        pools = partial(MysqlPool, *first), partial(AsyncMysqlPool, *first)
+        given = (settings, partial(_migrate, settings) if settings.migrate else None)
+        pools = partial(MysqlPool, *given), partial(AsyncMysqlPool, *given)
         super().__init__(settings.url, settings.timeout, pools, KINDS, store_error)
         self.capabilities: Final = Capabilities(
             durable=settings.durable, shared=True, transactions=False

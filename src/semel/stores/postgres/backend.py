@@ -53,6 +53,8 @@ class PostgresBackend(ServerBackend):
     Each may also stand in the URL's query, beside libpq's own options.
     """
 
+    capabilities: Final = Capabilities(durable=True, shared=True, transactions=True)
+
     def __init__(
         self,
         url: str,
@@ -69,14 +71,12 @@ class PostgresBackend(ServerBackend):
             "migrate": migrate,
         }
         self._settings = settings = parse(url, options)
-        first = (settings, partial(_migrate, settings) if settings.migrate else None)
-        pools = partial(PostgresPool, *first), partial(AsyncPostgresPool, *first)
+        given = (settings, partial(_migrate, settings) if settings.migrate else None)
+        pools = partial(PostgresPool, *given), partial(AsyncPostgresPool, *given)
         super().__init__(settings.url, settings.timeout, pools, KINDS, store_error)
-        self.transaction_pool = PerProcess(partial(PostgresTransactionPool, *first))
-        self.async_transaction_pool = PerLoop(partial(AsyncPostgresTransactionPool, *first))
+        self.transaction_pool = PerProcess(partial(PostgresTransactionPool, *given))
+        self.async_transaction_pool = PerLoop(partial(AsyncPostgresTransactionPool, *given))
         self._holds = HeldIdentities()
-
-    capabilities: Final = Capabilities(durable=True, shared=True, transactions=True)
 
     @overload
     def on(self, connection: psycopg.Connection[Any]) -> Store: ...

@@ -33,8 +33,6 @@ _A_TICK: Final = 0.001
 class WatchedConnection:
     """A connection whose socket is watched by an event loop."""
 
-    lost: Final = False
-
     __slots__ = (
         "_answer",
         "_deadline",
@@ -45,10 +43,12 @@ class WatchedConnection:
         "_watching",
         "_writing",
         "conn",
+        "lost",
     )
 
     def __init__(self, conn: PostgresConnection, loop: asyncio.AbstractEventLoop) -> None:
         self.conn = conn
+        self.lost = False  # it is watched when idle
         self._loop = loop
         self._exchange: Exchange | None = None
         self._on_end: OnEnd = nothing
