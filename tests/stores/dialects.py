@@ -15,9 +15,9 @@ import pytest
 from semel.core.operations import Claim
 from semel.core.records import Fence, Identity
 from semel.stores.mysql import MysqlBackend
-from semel.stores.mysql import migration as mysql_migration
+from semel.stores.mysql import backend as mysql_backend
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres import migration as postgres_migration
+from semel.stores.postgres import backend as postgres_backend
 from tests.servers import MariadbServer, PostgresServer
 from tests.servers.databases import Databases
 from tests.stores.harness import database_of
@@ -251,7 +251,7 @@ class Postgres(Database):
     @contextmanager
     def migration_locked(self) -> Iterator[None]:
         with self.transaction() as ask:
-            ask(f"SELECT pg_advisory_xact_lock({postgres_migration.LOCK})")
+            ask(f"SELECT pg_advisory_xact_lock({postgres_backend.LOCK})")
             yield
 
     def waiting_to_migrate(self, ask: Ask) -> int:
@@ -374,9 +374,9 @@ class Mysql(Database):
     @contextmanager
     def migration_locked(self) -> Iterator[None]:
         with self.admin() as ask:
-            assert ask(f"SELECT GET_LOCK({mysql_migration.LOCK}, 0)") == 1
+            assert ask(f"SELECT GET_LOCK({mysql_backend.LOCK}, 0)") == 1
             yield
-            ask(f"SELECT RELEASE_LOCK({mysql_migration.LOCK})")
+            ask(f"SELECT RELEASE_LOCK({mysql_backend.LOCK})")
 
     def waiting_to_migrate(self, ask: Ask) -> int:
         number: int = ask(f"SELECT count(*) FROM ({self.STUCK}) AS stuck")

@@ -7,7 +7,7 @@ import psycopg
 from semel.core.operations.requests import NoRecord, Read
 from semel.core.records import Identity
 from semel.stores.postgres import PostgresBackend
-from semel.stores.postgres.migration import LOCK
+from semel.stores.postgres.backend import LOCK
 from tests.waiting import PATIENCE
 
 

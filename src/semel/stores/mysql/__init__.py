@@ -2,15 +2,13 @@
 
 ::
 
-    backend        MysqlBackend: opens pools on first use, per process and per event loop
+    backend        MysqlBackend: opens pools on first use; migrates and examines the schema
     settings       the URL, parsed; no password leaves it
     errors         driver errors, classified                                          (no I/O)
     values         values as SQL literals; columns of a batch                         (no I/O)
     protocol       packets out and result sets in; the handshake                      (no I/O)
-    connection     one blocking connection, by PyMySQL
-    pool_sync      the pool for threads
+    pool_sync      blocking connections by PyMySQL, and their pool
     pool_async     connections by asyncmy, and their pool
-    migration      the schema
 """
 
 from semel.stores.mysql.backend import MysqlBackend

@@ -7,33 +7,24 @@ back to the pool with the answer, or is closed at the deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from asyncmy.connection import Connection
 
 from semel.errors import SemelError
 from semel.stores.background import in_thread
-from semel.stores.mysql.connection import CHUNK, FLAGS
+from semel.stores.mysql import protocol
 from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
-from semel.stores.mysql.migration import migrate
-from semel.stores.mysql.protocol import (
-    DIALECT,
-    ResultSet,
-    ServerProfile,
-    exchange,
-    handshake,
-    unsendable,
-)
+from semel.stores.mysql.pool_sync import CHUNK, FLAGS
+from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
 from semel.stores.sql.pool_async import AsyncConnectionPool, heard
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, adrive
-
-T = TypeVar("T")
 
 _CONNECTION: Any = Connection
 """Its annotations are wrong: a time-out may be a fraction, and autocommit None."""
@@ -67,25 +58,21 @@ class AsyncMysqlConnection:
         self.connection = connection
         self._settings = settings
         self._transport = connection._transport
-        self._server = ServerProfile(CHUNK, 0.0, separately=False)
+        self._server = protocol.ServerProfile(CHUNK, 0.0, separately=False)
 
     async def handshake(self, deadline: float, *, warn: bool) -> None:
-        self._server = await self._drive(handshake(self._settings, warn=warn), deadline)
+        steps = protocol.handshake(self._settings, warn=warn)
+        self._server = await adrive(steps, lambda text: self.ask(text, deadline))
 
     async def run(self, statement: Statement, deadline: float) -> Rows:
         if monotonic() >= self._server.check_at:
             await self.handshake(deadline, warn=False)
-        return await self._drive(exchange(statement, separately=self._server.separately), deadline)
-
-    async def check_schema(self, deadline: float) -> None:
-        await adrive(check_schema(dialect(DIALECT)), lambda asked: self.run(asked, deadline))
-
-    async def _drive(self, steps: Generator[str, Sequence[ResultSet], T], deadline: float) -> T:
+        steps = protocol.exchange(statement, separately=self._server.separately)
         return await adrive(steps, lambda text: self.ask(text, deadline))
 
     async def ask(self, text: str, deadline: float) -> list[ResultSet]:
         """One round trip. A cursor of asyncmy's would do the same in twice as many steps."""
-        if fault := unsendable(text, self._server.max_packet, deadline):
+        if fault := protocol.unsendable(text, self._server.max_packet, deadline):
             raise fault
         connection, results, done = self.connection, list[ResultSet](), 0
         try:
@@ -128,9 +115,10 @@ class AsyncMysqlConnection:
 class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
     """Connections of asyncmy's."""
 
-    def __init__(self, settings: MysqlSettings) -> None:
+    def __init__(self, settings: MysqlSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings.pool_size, settings.timeout, store_error)
         self._settings = settings
+        self._migrate = migrate
         self._working: set[asyncio.Task[Rows]] = set()
         self._ready = False
 
@@ -176,13 +164,14 @@ class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
             raise not_connected(error, self._settings.without_secrets) from None
 
     async def _connect(self, deadline: float) -> AsyncMysqlConnection:
-        if self._settings.migrate and not self._ready:
-            await in_thread(lambda: migrate(self._settings))
+        if self._migrate and not self._ready:
+            await in_thread(self._migrate)
         conn = AsyncMysqlConnection(await _connect(self._settings), self._settings)
         try:
             await conn.handshake(deadline, warn=not self._ready)
             if not self._ready:
-                await conn.check_schema(deadline)
+                checks = check_schema(dialect(protocol.DIALECT))
+                await adrive(checks, lambda asked: conn.run(asked, deadline))
                 self._ready = True
         except BaseException:
             conn.close()

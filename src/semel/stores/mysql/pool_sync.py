@@ -1,25 +1,174 @@
-"""The pool for threads."""
+"""Blocking connections, by PyMySQL, and their pool: a packet out, its result sets in, up to a
+deadline."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import select
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+import pymysql
+from pymysql.constants import CLIENT
 
 from semel.errors import SemelError
-from semel.stores.mysql.connection import MysqlConnection, connect
-from semel.stores.mysql.errors import not_connected, store_error
-from semel.stores.mysql.migration import migrate
+from semel.stores.mysql import protocol
+from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
+from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
 from semel.stores.sql.pool_sync import ConnectionPool, connected
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault
+from semel.stores.sql.statements import Statement, StatementFault, drive
+
+FLAGS: Final = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
+"""Several statements in a packet; a row that was set to what it was counts as changed."""
+CHUNK: Final = 64 * 1024
+A_DAY: Final = 86_400.0
+"""The longest time-out: a socket takes no infinity."""
+
+
+class _Reader:
+    """Reads up to one deadline. PyMySQL's own reader has a time-out for each of many reads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._held = bytearray()
+        self.deadline = 0.0
+
+    def read(self, size: int) -> bytes:
+        held = self._held
+        while len(held) < size:
+            self._sock.settimeout(seconds_left(self.deadline))
+            chunk = self._sock.recv(max(CHUNK, size - len(held)))
+            if not chunk:
+                break
+            held += chunk
+        data = bytes(held[:size])
+        del held[:size]
+        return data
+
+    def close(self) -> None:
+        self._held.clear()
+
+
+def seconds_left(deadline: float) -> float:
+    seconds = deadline - monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the time limit is past")
+    return min(seconds, A_DAY)
+
+
+def connect(settings: MysqlSettings) -> Any:
+    """A connection of PyMySQL's over a socket of ours, which is closed if the server refuses it."""
+    connection: Any = pymysql.Connection(
+        user=settings.user,
+        password=settings.password,
+        host=settings.host,
+        port=settings.port,
+        database=settings.database,
+        charset="utf8mb4",
+        ssl=settings.tls,
+        ssl_disabled=settings.tls is None,  # else PyMySQL encrypts without checking anything
+        client_flag=FLAGS,
+        read_timeout=settings.timeout,
+        write_timeout=settings.timeout,
+        autocommit=None,  # the handshake sets it
+        defer_connect=True,
+    )
+    sock = _socket(settings)
+    connection._secure = settings.socket is not None  # for passwords in the clear
+    try:
+        connection.connect(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return connection
+
+
+def _socket(settings: MysqlSettings) -> socket.socket:
+    if settings.socket is None:
+        sock = socket.create_connection((settings.host, settings.port), settings.timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(settings.timeout)
+        sock.connect(settings.socket)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class MysqlConnection:
+    """A connection to a primary that is ready for packets."""
+
+    __slots__ = ("_pid", "_reader", "_server", "_settings", "connection")
+
+    def __init__(self, connection: Any, settings: MysqlSettings) -> None:
+        self.connection = connection
+        self._settings = settings
+        self._reader = connection._rfile = _Reader(connection._sock)
+        self._pid = os.getpid()
+        self._server = protocol.ServerProfile(CHUNK, 0.0, separately=False)
+
+    def handshake(self, deadline: float, *, warn: bool) -> None:
+        steps = protocol.handshake(self._settings, warn=warn)
+        self._server = drive(steps, lambda text: self.ask(text, deadline))
+
+    def run(self, statement: Statement, deadline: float) -> Rows:
+        if monotonic() >= self._server.check_at:
+            self.handshake(deadline, warn=False)
+        steps = protocol.exchange(statement, separately=self._server.separately)
+        return drive(steps, lambda text: self.ask(text, deadline))
+
+    def ask(self, text: str, deadline: float) -> list[ResultSet]:
+        """One round trip."""
+        if fault := protocol.unsendable(text, self._server.max_packet, deadline):
+            raise fault
+        results: list[ResultSet] = []
+        done = 0
+        try:
+            self._reader.deadline = deadline
+            self.connection._write_timeout = seconds_left(deadline)
+            with self.connection.cursor() as cursor:
+                cursor.execute(text)
+                while True:
+                    if cursor.description is not None:
+                        names = [column[0] for column in cursor.description]
+                        results.append((names, cursor.fetchall()))
+                    done += 1
+                    if not cursor.nextset():
+                        return results
+        except Exception as error:
+            if monotonic() >= deadline:
+                raise MysqlFault("no answer within the time limit", doubt=True) from None
+            raise driver_fault(error, done) from None
+
+    def alive(self) -> bool:
+        """Whether an idle connection is open: it has something to read when the server hung up."""
+        poll = select.poll()
+        poll.register(self.connection._sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        # A forked child must not say goodbye on its parent's socket.
+        if os.getpid() == self._pid:
+            self.connection._force_close()
 
 
 class MysqlPool(ConnectionPool[MysqlConnection]):
     """Connections of PyMySQL's."""
 
-    def __init__(self, settings: MysqlSettings) -> None:
+    def __init__(self, settings: MysqlSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings.pool_size, store_error)
         self._settings = settings
+        self._migrate = migrate
         self._ready = False
 
     def _run(self, conn: MysqlConnection, statement: Statement, deadline: float) -> Rows:
@@ -30,7 +179,7 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
 
     def _open(self, deadline: float) -> MysqlConnection:
         try:
-            connection = connected(self._connect, _drop, deadline)
+            connection = connected(self._connect, lambda late: late._force_close(), deadline)
         except (SemelError, StatementFault):
             raise
         except Exception as error:
@@ -39,7 +188,8 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
         try:
             conn.handshake(deadline, warn=not self._ready)
             if not self._ready:
-                conn.check_schema(deadline)
+                checks = check_schema(dialect(protocol.DIALECT))
+                drive(checks, lambda asked: conn.run(asked, deadline))
                 self._ready = True
         except BaseException:
             conn.close()
@@ -47,10 +197,6 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
         return conn
 
     def _connect(self) -> Any:
-        if self._settings.migrate and not self._ready:
-            migrate(self._settings)
+        if self._migrate and not self._ready:
+            self._migrate()
         return connect(self._settings)
-
-
-def _drop(connection: Any) -> None:
-    connection._force_close()

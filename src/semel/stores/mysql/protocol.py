@@ -7,6 +7,7 @@ statements are in it, and is sent the result sets. A packet that fails throws in
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from functools import partial
 from json import loads
 from math import ceil
 from time import monotonic
@@ -69,13 +70,18 @@ def exchange(statement: Statement, *, separately: bool = False) -> Exchange:
     try:
         if statement.name in MANY:
             return (yield from _without_waiting(parts, params))
-        if ":picked" in parts[-1]:
-            return (yield from _pick_then_write(parts, params, separately=separately))
         if len(parts) == 1 or statement.name in INSERTS:
             return rows_of((yield packet(parts, params, "", "")))
-        return rows_of(
-            (yield from _send_parts(parts, params, BEGIN, COMMIT, separately=separately))
-        )
+        send = partial(_send_parts, params=params, separately=separately)
+        if ":picked" not in parts[-1]:
+            return (yield from send(parts, BEGIN, COMMIT))
+        # The first part locks rows and returns their keys, which the other parts use.
+        picked = yield from send(parts[:1], BEGIN, "")
+        if not picked:
+            yield COMMIT
+            return []
+        params["picked"] = [tuple(row) for row in picked]
+        return (yield from send(parts[1:], "", COMMIT))
     except MysqlFault as fault:
         if fault.code == DUPLICATE and statement.name in INSERTS:
             return []
@@ -89,26 +95,14 @@ def _first_write(parts: Sequence[str]) -> int:
 
 
 def _send_parts(
-    parts: Sequence[str], params: Mapping[str, object], begin: str, end: str, *, separately: bool
-) -> Generator[str, Sequence[ResultSet], list[ResultSet]]:
+    parts: Sequence[str], begin: str, end: str, *, params: Mapping[str, object], separately: bool
+) -> Exchange:
     """Send a transaction, or a part of it; each statement in its own packet if ``separately``."""
     texts = _texts(parts, params, begin, end)
     results: list[ResultSet] = []
     for text in texts if separately else ["; ".join(texts)]:
         results += yield text
-    return results
-
-
-def _pick_then_write(
-    parts: Sequence[str], params: dict[str, object], *, separately: bool
-) -> Exchange:
-    """The first part locks rows and returns their keys, which the other parts use."""
-    picked = rows_of((yield from _send_parts(parts[:1], params, BEGIN, "", separately=separately)))
-    if not picked:
-        yield COMMIT
-        return []
-    params["picked"] = [tuple(row) for row in picked]
-    return rows_of((yield from _send_parts(parts[1:], params, "", COMMIT, separately=separately)))
+    return rows_of(results)
 
 
 def _without_waiting(parts: Sequence[str], params: dict[str, object]) -> Exchange:
@@ -119,9 +113,8 @@ def _without_waiting(parts: Sequence[str], params: dict[str, object]) -> Exchang
             return rows_of((yield text))
         except MysqlFault as fault:
             if fault.after > 1 + _first_write(parts):
-                fault.doubt = fault.broken = (
-                    True  # it was done; and the session still waits for no lock
-                )
+                # It was done; and the session still waits for no lock.
+                fault.doubt = fault.broken = True
                 raise
             if fault.broken and fault.code != WAITED:
                 raise
@@ -256,7 +249,7 @@ def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> 
 def unsendable(text: str, max_packet: int, deadline: float) -> MysqlFault | None:
     """Why ``text`` is not sent at all; then there is no doubt."""
     if monotonic() >= deadline:
-        return MysqlFault("no time was seconds_left")
+        return MysqlFault("no time was left")
     if len(text) <= max_packet:
         return None
     return MysqlFault(

@@ -43,7 +43,12 @@ class MysqlSettings:
 def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
     """Options given as keywords win over those in the URL."""
     parts = _split(url)
-    asked = _query(parts.query)
+    asked = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in asked:
+        if name not in (*OWN, *SERVER):
+            raise ConfigurationError(
+                f"unknown option {name!r} in the MySQL URL: known are {', '.join((*OWN, *SERVER))}"
+            )
     own: dict[str, object] = {**asked}
     own |= {name: value for name, value in options.items() if value is not None}
     database = unquote(parts.path.removeprefix("/"))
@@ -78,16 +83,6 @@ def _split(url: str) -> SplitResult:
             "special characters percent-encoded"
         ) from None
     return parts
-
-
-def _query(query: str) -> dict[str, str]:
-    asked = dict(parse_qsl(query, keep_blank_values=True))
-    for name in asked:
-        if name not in (*OWN, *SERVER):
-            raise ConfigurationError(
-                f"unknown option {name!r} in the MySQL URL: known are {', '.join((*OWN, *SERVER))}"
-            )
-    return asked
 
 
 def _tls(asked: Mapping[str, str]) -> ssl.SSLContext | None:

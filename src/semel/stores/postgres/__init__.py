@@ -2,7 +2,7 @@
 
 ::
 
-    backend             PostgresBackend: opens pools on first use, per process and per event loop
+    backend             PostgresBackend: opens pools on first use; migrates and examines the schema
     settings            the URL, parsed; no password leaves it
     failover            which host has the newest timeline                            (no I/O)
     errors              driver errors, classified                                     (no I/O)
@@ -14,7 +14,6 @@
     psycopg_sync        the same for threads, written by `python -m tools.twins`
     transaction         what transactions of both colours share: statements, turns   (no waiting)
     transactions_sync, transactions_async   transactions that semel begins, and their pools
-    migration           the schema
 
 Why not psycopg's own connections and pool: measured side by side on a busy machine, a bare claim
 or completion took 35-65 µs of CPU through ``psycopg.pq``, 130-165 through ``AsyncConnection`` and

@@ -1,7 +1,12 @@
-"""`PostgresBackend`: the backend that a ``postgresql://`` URL names."""
+"""`PostgresBackend`: the backend that a ``postgresql://`` URL names. And its schema.
+
+A migration is one transaction, under one lock, however many nodes try.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, overload
@@ -19,9 +24,9 @@ from semel.stores.base import (
     Transaction,
 )
 from semel.stores.open_transactions import HeldIdentities
-from semel.stores.per_loop import Blocking, PerLoop, PerProcess
-from semel.stores.postgres import migration
-from semel.stores.postgres.errors import store_error
+from semel.stores.per_loop import PerLoop, PerProcess
+from semel.stores.postgres.connection import DIALECT
+from semel.stores.postgres.errors import driver_fault, not_connected, store_error
 from semel.stores.postgres.pool_async import AsyncPostgresPool
 from semel.stores.postgres.pool_sync import PostgresPool
 from semel.stores.postgres.psycopg_async import AsyncJoinedStore
@@ -30,13 +35,14 @@ from semel.stores.postgres.settings import PostgresSettings, parse
 from semel.stores.postgres.transactions_async import AsyncPostgresTransactionPool
 from semel.stores.postgres.transactions_sync import PostgresTransactionPool
 from semel.stores.postgres.values import KINDS
-from semel.stores.sql.batcher_async import AsyncBatchedStore, AsyncBatcher
-from semel.stores.sql.batcher_sync import Batcher
+from semel.stores.sql.backend import ServerBackend
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, drive
 
-CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True)
 
-
-class PostgresBackend:
+class PostgresBackend(ServerBackend):
     """Records in PostgreSQL.
 
     pool_size: connections per process, and per event loop (10); as many again for transactions.
@@ -46,6 +52,8 @@ class PostgresBackend:
 
     Each may also stand in the URL's query, beside libpq's own options.
     """
+
+    capabilities: Final = Capabilities(durable=True, shared=True, transactions=True)
 
     def __init__(
         self,
@@ -62,29 +70,13 @@ class PostgresBackend:
             "prepare": prepare,
             "migrate": migrate,
         }
-        self._settings = parse(url, options)
-        self.batcher = PerProcess(partial(_make_batcher, self._settings))
-        self.async_batcher = PerLoop(partial(_make_async_batcher, self._settings))
-        self.transaction_pool = PerProcess(partial(PostgresTransactionPool, self._settings))
-        self.async_transaction_pool = PerLoop(partial(AsyncPostgresTransactionPool, self._settings))
+        self._settings = settings = parse(url, options)
+        given = (settings, partial(_migrate, settings) if settings.migrate else None)
+        pools = partial(PostgresPool, *given), partial(AsyncPostgresPool, *given)
+        super().__init__(settings.url, settings.timeout, pools, KINDS, store_error)
+        self.transaction_pool = PerProcess(partial(PostgresTransactionPool, *given))
+        self.async_transaction_pool = PerLoop(partial(AsyncPostgresTransactionPool, *given))
         self._holds = HeldIdentities()
-
-    def __repr__(self) -> str:
-        return f"PostgresBackend({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        return self._settings.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
-
-    def blocking(self) -> Store:
-        return Blocking(self.batcher)
-
-    def awaited(self) -> AsyncStore:
-        return AsyncBatchedStore(self.async_batcher)
 
     @overload
     def on(self, connection: psycopg.Connection[Any]) -> Store: ...
@@ -125,28 +117,76 @@ class PostgresBackend:
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
         return await self.async_transaction_pool().ascertain(identity)
 
-    def migrate(self) -> int:
-        return migration.migrate(self._settings)
-
-    def examine(self) -> tuple[Finding, ...]:
-        return migration.examine(self._settings)
-
     def close(self) -> None:
-        if pool := self.batcher.pop():
-            pool.close()
+        super().close()
         if transactions := self.transaction_pool.pop():
             transactions.close()
 
     async def aclose(self) -> None:
-        if pool := self.async_batcher.pop():
-            await pool.aclose()
+        await super().aclose()
         if transactions := self.async_transaction_pool.pop():
             await transactions.aclose()
 
+    # ── the schema ───────────────────────────────────────────────────────────────────────────────
 
-def _make_batcher(settings: PostgresSettings) -> Batcher:
-    return Batcher(PostgresPool(settings), KINDS, store_error, settings.timeout)
+    def migrate(self) -> int:
+        return _migrate(self._settings)
+
+    def examine(self) -> tuple[Finding, ...]:
+        """What the user may not do; each try is undone."""
+        with _connected(self._settings) as connection:
+            return missing_grants(partial(_denied, connection))
 
 
-def _make_async_batcher(settings: PostgresSettings) -> AsyncBatcher:
-    return AsyncBatcher(AsyncPostgresPool(settings), KINDS, store_error, settings.timeout)
+LOCK: Final = int.from_bytes(b"semel\0\0\1")
+"""Of the transaction, not of the session: a pooler may part us from the latter."""
+
+
+def _migrate(settings: PostgresSettings) -> int:
+    """Returns the schema's version. There is no deadline: a migration takes as long as it takes."""
+    # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
+    with _connected(settings) as connection:
+        found = drive(schema_version(), partial(_execute, connection))
+    if not pending(dialect(DIALECT), found):
+        return found.version
+    # On another connection: this one may go on believing that a table is not there.
+    with _connected(settings) as connection:
+        # The lock is waited for in a statement of its own: what follows must see what the one who
+        # held it before has committed.
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        return drive(upgrade(dialect(DIALECT)), partial(_execute, connection))
+
+
+@contextmanager
+def _connected(settings: PostgresSettings) -> Generator[psycopg.Connection[Any]]:
+    """A connection whose transaction is committed at the end."""
+    try:
+        connection = psycopg.connect(settings.conninfo, prepare_threshold=None)
+    except psycopg.Error as error:
+        fault = not_connected(error, settings.without_secrets)
+        raise store_error(fault, doubt=False) from None
+    try:
+        with connection:
+            yield connection
+    except psycopg.Error as error:
+        raise store_error(driver_fault(error), doubt=True) from None
+
+
+def _denied(connection: psycopg.Connection[Any], text: str) -> bool:
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(text.encode())
+    except psycopg.errors.InsufficientPrivilege:
+        return True
+    except (psycopg.ProgrammingError, psycopg.errors.ReadOnlySqlTransaction):
+        return False  # no such table, or no primary: other checks say so
+    return False
+
+
+def _execute(connection: psycopg.Connection[Any], asked: Statement | Ddl) -> Rows:
+    if isinstance(asked, Ddl):
+        connection.execute(asked.text.encode())
+        return []
+    text = dialect(DIALECT).text(asked.name)
+    cursor = connection.execute(text.encode(), asked.params)
+    return cursor.fetchall() if cursor.description else []

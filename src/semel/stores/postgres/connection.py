@@ -22,7 +22,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from semel.stores.base import CHECK_AGAIN
 from semel.stores.postgres.errors import NO_SUCH_STATEMENT, connection_lost, server_fault
 from semel.stores.postgres.failover import TIMELINE_QUERY, FailoverTimeline
-from semel.stores.postgres.values import BINARY, LOADERS, Values, encoded
+from semel.stores.postgres.values import BINARY, LOADERS, encoded
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault
@@ -128,7 +128,11 @@ class PostgresConnection:
         values, formats = encoded([statement.params[name] for name in asked.order])
         if self.prepare:
             try:
-                return (yield from self._execute_prepared(asked, values, formats))
+                if asked.name not in self._prepared:
+                    yield from self._ask(self._pgconn.send_prepare, asked.name, asked.text)
+                    self._prepared.add(asked.name)
+                again = self._pgconn.send_query_prepared
+                return (yield from self._ask(again, asked.name, values, formats, BINARY))
             except StatementFault as fault:
                 if fault.code not in NO_SUCH_STATEMENT:
                     raise
@@ -136,13 +140,6 @@ class PostgresConnection:
                 self.prepare, self.pooled = False, True
         send = self._pgconn.send_query_params
         return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
-
-    def _execute_prepared(self, asked: LibpqQuery, values: Values, formats: list[int]) -> Exchange:
-        if asked.name not in self._prepared:
-            yield from self._ask(self._pgconn.send_prepare, asked.name, asked.text)
-            self._prepared.add(asked.name)
-        send = self._pgconn.send_query_prepared
-        return (yield from self._ask(send, asked.name, values, formats, BINARY))
 
     def handshake(self) -> Exchange:
         """Check that this is a primary that keeps what it acknowledges; notice a pooler."""

@@ -17,7 +17,6 @@ from semel.stores.postgres.connection import (
     QuietAsyncConnection,
 )
 from semel.stores.postgres.errors import not_connected, store_error
-from semel.stores.postgres.migration import migrate
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
@@ -34,8 +33,6 @@ _A_TICK: Final = 0.001
 class WatchedConnection:
     """A connection whose socket is watched by an event loop."""
 
-    lost: Final = False
-
     __slots__ = (
         "_answer",
         "_deadline",
@@ -46,10 +43,12 @@ class WatchedConnection:
         "_watching",
         "_writing",
         "conn",
+        "lost",
     )
 
     def __init__(self, conn: PostgresConnection, loop: asyncio.AbstractEventLoop) -> None:
         self.conn = conn
+        self.lost = False  # it is watched when idle
         self._loop = loop
         self._exchange: Exchange | None = None
         self._on_end: OnEnd = nothing
@@ -151,8 +150,9 @@ def nothing(watched: WatchedConnection, error: Exception | None) -> None:
 class AsyncPostgresPool(AsyncConnectionPool[WatchedConnection]):
     """Connections of libpq's."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
+    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings.pool_size, settings.timeout, store_error)
+        self._migrate = migrate
         self._settings = settings
         self._ready = False
 
@@ -177,8 +177,8 @@ class AsyncPostgresPool(AsyncConnectionPool[WatchedConnection]):
             raise not_connected(error, self._settings.without_secrets) from None
 
     async def _connect(self, deadline: float) -> WatchedConnection:
-        if self._settings.migrate and not self._ready:
-            await asyncio.to_thread(migrate, self._settings)
+        if self._migrate and not self._ready:
+            await asyncio.to_thread(self._migrate)
         connection = await QuietAsyncConnection.connect(self._settings.conninfo, autocommit=True)
         conn = PostgresConnection(connection, self._settings.prepare)
         watched = WatchedConnection(conn, self.loop)

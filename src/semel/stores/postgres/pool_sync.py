@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from time import monotonic
 
 import psycopg
@@ -15,7 +16,6 @@ from semel.stores.postgres.connection import (
     QuietConnection,
 )
 from semel.stores.postgres.errors import not_connected, store_error
-from semel.stores.postgres.migration import migrate
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
@@ -27,8 +27,9 @@ from semel.stores.sql.statements import Statement, StatementFault, drive
 class PostgresPool(ConnectionPool[PostgresConnection]):
     """Connections of libpq's."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
+    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings.pool_size, store_error)
+        self._migrate = migrate
         self._settings = settings
         self._ready = False
 
@@ -57,8 +58,8 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
         return conn
 
     def _connect(self) -> QuietConnection:
-        if self._settings.migrate and not self._ready:
-            migrate(self._settings)
+        if self._migrate and not self._ready:
+            self._migrate()
         return QuietConnection.connect(self._settings.conninfo, autocommit=True)
 
 

@@ -48,7 +48,14 @@ def parse(url: str, options: Mapping[str, object]) -> PostgresSettings:
     """Options given as keywords win over those in the URL."""
     bare, own = _split(url)
     own |= {name: value for name, value in options.items() if value is not None}
-    params = _libpq_params(bare)
+    # libpq's own message may quote the part it stumbled over, which may be the password.
+    try:
+        params = {name: str(value) for name, value in conninfo_to_dict(bare).items()}
+    except (ProgrammingError, UnicodeError):
+        raise ConfigurationError(
+            "libpq cannot read this PostgreSQL URL: check the port and the percent-encoding of "
+            "special characters in user, password and options"
+        ) from None
     timeout = seconds("timeout", own.get("timeout", 5.0))
     return PostgresSettings(
         url=_printable(params),
@@ -81,17 +88,6 @@ def _split(url: str) -> tuple[str, dict[str, object]]:
                 )
             theirs.append(part)
     return (f"{head}?{'&'.join(theirs)}" if theirs else head), own
-
-
-def _libpq_params(url: str) -> dict[str, str]:
-    # libpq's own message may quote the part it stumbled over, which may be the password.
-    try:
-        return {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except (ProgrammingError, UnicodeError):
-        raise ConfigurationError(
-            "libpq cannot read this PostgreSQL URL: check the port and the percent-encoding of "
-            "special characters in user, password and options"
-        ) from None
 
 
 def _defaults(timeout: float) -> dict[str, str]:

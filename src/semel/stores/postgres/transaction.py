@@ -13,7 +13,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -31,11 +31,12 @@ from semel.stores.open_transactions import (
     in_event_loop,
 )
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
-from semel.stores.postgres.errors import connection_lost, store_error
+from semel.stores.postgres.errors import connection_lost
 from semel.stores.postgres.psycopg_async import AsyncPostgresHandlerConnection
 from semel.stores.postgres.psycopg_sync import PostgresHandlerConnection
 from semel.stores.postgres.values import BINARY, encoded
 from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import StatementFault
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from semel.stores.sqlalchemy_sessions import JoinedSessions
+
+C = TypeVar("C", contravariant=True)
 
 # Whatever the database's default: only here does each statement see what was committed before it,
 # and what comes after the lock must see what its last holder did.
@@ -255,16 +258,35 @@ class ConnectionTurn:
         connection.prepare_threshold = None  # its names would clash with those of the one before
 
 
-class PostgresTransactionState:
-    """What both colours share: the connection, who uses it, and how the transaction stands."""
+class LendingPool(Protocol[C]):
+    """The pool that a transaction has its connection from."""
+
+    shelf: LazySessions
+
+    def give_back(self, lent: C, /, *, usable: bool, wipe: bool) -> None: ...
+
+    def sever(self, lent: C, /) -> None:
+        """Cut a connection that somebody is using for a statement; the rest is left to them."""
+        ...
+
+    def forfeit(self, lent: C, /) -> None:
+        """Free the slot of a severed connection before its user has noticed. From any thread."""
+        ...
+
+
+class PostgresTransactionState(Generic[C]):
+    """What both colours share: the connection, who uses it, how it stands, and how it ends."""
 
     def __init__(
         self,
+        lender: LendingPool[C],
+        lent: C,
         conn: PostgresConnection,
         identity: Identity | None,
         hold: HeldIdentity,
-        shelf: LazySessions,
     ) -> None:
+        self._lender = lender
+        self._lent = lent
         self._conn = conn
         self._turn = ConnectionTurn(conn)
         self._marked = identity is None
@@ -273,7 +295,6 @@ class PostgresTransactionState:
         self._made: dict[bool, PostgresHandlerConnection | AsyncPostgresHandlerConnection] = {}
         self._used = False
         """A handler had the session, which must then be wiped for the next."""
-        self._shelf = shelf
         self._sessions: JoinedSessions | None = None
         self._end_lock = threading.Lock()
         self._ending_began = False
@@ -292,7 +313,7 @@ class PostgresTransactionState:
     def session(self) -> Session | AsyncSession:
         self._turn.check()
         if self._sessions is None:
-            self._sessions = self._shelf.open(self._another)
+            self._sessions = self._lender.shelf.open(self._another)
         return self._sessions.session
 
     def _another(self, awaited: bool) -> PostgresHandlerConnection | AsyncPostgresHandlerConnection:
@@ -310,21 +331,55 @@ class PostgresTransactionState:
             self._severed = StoreUnavailable(f"PostgreSQL: {why}", applied=False)
             self._hold = None
             hang_up(self._conn._pgconn)
-            self._forfeit()
+            self._lender.forfeit(self._lent)  # however long its handler goes on
             return True
-
-    def _forfeit(self) -> None:
-        """Free its slot in the pool, however long its handler goes on."""
-        raise NotImplementedError
 
     def _begin_end(self) -> None:
         with self._end_lock:
             self._ending_began = True
 
-    def _seal(self) -> bool:
-        """Let nobody use the connection; False when somebody is in the middle of it."""
+    def _ending(self, *, commit: bool) -> Generator[Exchange, Rows, SemelError | None]:
+        """End the transaction and give its connection back; returns why it is not committed."""
         self._drop_sessions()
-        return self._turn.end()
+        sealed = self._turn.end()
+        error: SemelError | None
+        error = StoreUnavailable("the transaction was rolled back", applied=False)
+        try:
+            if commit:
+                error = (yield from self._committing()) if sealed else ConfigurationError(SHARED)
+            if sealed and not self._unusable():
+                yield roll_back(self._conn)  # what is left of it
+        except StatementFault:
+            self._broken = True
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            self._leave(sealed=sealed)
+        return error
+
+    def _committing(self) -> Generator[Exchange, Rows, SemelError | None]:
+        if error := self._why_not_commit():
+            return error
+        try:
+            yield commit(self._conn, marked=self._marked)
+        except StatementFault as fault:
+            self._broken = True
+            return refused_commit(fault)
+        except SemelError as error:
+            # In a loop, the connection counts as broken after any error but a fault; this is an
+            # answer.
+            self._broken = getattr(error, "applied", None) is not False
+            return error
+        return None
+
+    def _leave(self, *, sealed: bool) -> None:
+        self._hold = None
+        if sealed:
+            usable = not self._unusable()
+            self._lender.give_back(self._lent, usable=usable, wipe=self._needs_wipe())
+        elif not self._turn.forked:
+            self._lender.sever(self._lent)
 
     def _drop_sessions(self) -> None:
         """Before the transaction ends or is undone, of which a session would not know."""
@@ -349,11 +404,6 @@ class PostgresTransactionState:
             self._broken = True
             return StoreUnavailable("PostgreSQL: the connection was lost", applied=False)
         return None
-
-    def _error_of(self, fault: StatementFault) -> SemelError:
-        """The caller's error. Whatever happened within the transaction, it was not committed."""
-        self._broken = self._broken or fault.broken
-        return store_error(fault, doubt=False)
 
     def _why_not_commit(self) -> SemelError | None:
         """The error if it is known already that this cannot be committed."""

@@ -7,15 +7,15 @@ socket only while a statement of its own is under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
-from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
+from semel.errors import SemelError
+from semel.stores.open_transactions import HeldIdentity, LazySessions
 from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange
 from semel.stores.postgres.errors import store_error
@@ -24,12 +24,12 @@ from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
 from semel.stores.sql.pool_async import heard, usable_after
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import StatementFault
+from semel.stores.sql.statements import StatementFault, adrive
 
 R = TypeVar("R")
 
 
-class AsyncPostgresTransaction(PostgresTransactionState):
+class AsyncPostgresTransaction(PostgresTransactionState[WatchedConnection]):
     """See `semel.stores.base.AsyncTransaction`."""
 
     def __init__(
@@ -39,11 +39,10 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         identity: Identity | None,
         hold: HeldIdentity,
     ) -> None:
-        super().__init__(watched.conn, identity, hold, pool.shelf)
+        super().__init__(pool, watched, watched.conn, identity, hold)
         self._pool = pool
-        self._watched = watched
         self._under_way: asyncio.Future[None] | None = None
-        self._ending: asyncio.Task[SemelError | None] | None = None
+        self._outcome: asyncio.Task[SemelError | None] | None = None
 
     async def perform(self, op: StoreOperation[R], /) -> R:
         return cast("R", (await self._run(steps.perform(self._conn, op)))[0][0])
@@ -63,9 +62,9 @@ class AsyncPostgresTransaction(PostgresTransactionState):
     async def commit(self) -> None:
         """In a task, to its end; asked again, it has the same outcome."""
         self._begin_end()
-        if self._ending is None:
-            self._ending = self._pool.keep(self._commit())
-        error = await asyncio.shield(self._ending)
+        if self._outcome is None:
+            self._outcome = self._pool.keep(self._end(commit=True))
+        error = await asyncio.shield(self._outcome)
         if error is not None:
             raise error
 
@@ -77,21 +76,14 @@ class AsyncPostgresTransaction(PostgresTransactionState):
     def abandon(self) -> asyncio.Task[SemelError | None]:
         """Roll back without being awaited."""
         self._begin_end()
-        if self._ending is None:
-            self._ending = self._pool.keep(self._roll_back())
-        return self._ending
+        if self._outcome is None:
+            self._outcome = self._pool.keep(self._end(commit=False))
+        return self._outcome
 
     async def begin(self, identity: Identity | None, limit: float | None) -> bool:
         self._turn.take()
-        try:
-            rows = await self._send(steps.begin(self._conn, identity, limit))
-        except StatementFault as fault:
-            self._broken = self._broken or fault.broken
-            raise
+        rows = await self._send(steps.begin(self._conn, identity, limit))
         return bool(rows[0][0])
-
-    def _forfeit(self) -> None:
-        self._pool.forfeit(self._watched)
 
     # ── semel's own statements ───────────────────────────────────────────────────────────────────
 
@@ -105,12 +97,12 @@ class AsyncPostgresTransaction(PostgresTransactionState):
         try:
             return await self._send(exchange)
         except StatementFault as fault:
-            raise self._error_of(fault) from None
+            raise store_error(fault, doubt=False) from None  # whatever it was, nothing is committed
 
     def _send(self, exchange: Exchange) -> asyncio.Future[Rows]:
         """The answer is read whether or not anybody still awaits it."""
         self._under_way = self._pool.loop.create_future()
-        return self._pool.watch(self._watched, exchange, self._exchange_over)
+        return self._pool.watch(self._lent, exchange, self._exchange_over)
 
     def _exchange_over(self, watched: WatchedConnection, error: Exception | None) -> None:
         watched.unwatch()
@@ -120,66 +112,17 @@ class AsyncPostgresTransaction(PostgresTransactionState):
             self._under_way.set_result(None)
             self._under_way = None
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────
-
-    async def _commit(self) -> SemelError | None:
-        await self._exchange_ended()
-        sealed = self._seal()
-        try:
-            return await self._send_commit() if sealed else ConfigurationError(SHARED)
-        except BaseException:
-            self._broken = True
-            raise
-        finally:
-            await self._leave(sealed=sealed)
-
-    async def _send_commit(self) -> SemelError | None:
-        if error := self._why_not_commit():
-            return error
-        try:
-            await self._send(steps.commit(self._conn, marked=self._marked))
-        except StatementFault as fault:
-            return steps.refused_commit(fault)
-        except SemelError as error:
-            # The connection counts as broken after any error but a fault; this was an answer.
-            self._broken = getattr(error, "applied", None) is not False
-            return error
-        return None
-
-    async def _roll_back(self) -> SemelError | None:
-        await self._exchange_ended()
-        await self._leave(sealed=self._seal())
-        return StoreUnavailable("the transaction was rolled back", applied=False)
-
-    async def _exchange_ended(self) -> None:
+    async def _end(self, *, commit: bool) -> SemelError | None:
         if self._under_way is not None:
             await self._under_way
-
-    async def _leave(self, *, sealed: bool) -> None:
-        self._hold = None
-        if self._turn.forked:
-            return
-        if not sealed:
-            self._pool.sever(self._watched)
-            return
-        try:
-            if not self._unusable():
-                await self._send(steps.roll_back(self._conn))
-        except StatementFault:
-            self._broken = True
-        except BaseException:
-            self._broken = True
-            raise
-        finally:
-            usable = not self._unusable()
-            self._pool.give_back(self._watched, usable=usable, wipe=self._needs_wipe())
+        return await adrive(self._ending(commit=commit), self._send)
 
 
 class AsyncPostgresTransactionPool(AsyncPostgresPool):
     """At most ``pool_size`` transactions at once, of one event loop."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
         self.shelf = LazySessions("postgresql")
         self._endings: set[asyncio.Task[Any]] = set()
 

@@ -6,14 +6,15 @@ completions of others waiting.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
-from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.open_transactions import SHARED, HeldIdentity, LazySessions
+from semel.errors import SemelError, StoreUnavailable
+from semel.stores.open_transactions import HeldIdentity, LazySessions
 from semel.stores.postgres import transaction as steps
 from semel.stores.postgres.connection import Exchange, PostgresConnection
 from semel.stores.postgres.errors import store_error
@@ -21,12 +22,12 @@ from semel.stores.postgres.pool_sync import PostgresPool, wait
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.transaction import PostgresTransactionState, cancel, hang_up
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import StatementFault
+from semel.stores.sql.statements import StatementFault, drive
 
 R = TypeVar("R")
 
 
-class PostgresTransaction(PostgresTransactionState):
+class PostgresTransaction(PostgresTransactionState[PostgresConnection]):
     """See `semel.stores.base.Transaction`."""
 
     def __init__(
@@ -36,7 +37,7 @@ class PostgresTransaction(PostgresTransactionState):
         identity: Identity | None,
         hold: HeldIdentity,
     ) -> None:
-        super().__init__(conn, identity, hold, pool.shelf)
+        super().__init__(pool, conn, conn, identity, hold)
         self._pool = pool
         self._end: SemelError | str | None = None
 
@@ -59,7 +60,7 @@ class PostgresTransaction(PostgresTransactionState):
         self._begin_end()
         if self._end is None:
             self._end = StoreUnavailable("PostgreSQL: the commit was interrupted", applied=None)
-            self._end = self._commit() or "committed"
+            self._end = drive(self._ending(commit=True), self._send) or "committed"
         if isinstance(self._end, SemelError):
             raise self._end
 
@@ -68,18 +69,19 @@ class PostgresTransaction(PostgresTransactionState):
         if self._end is None:
             self._end = StoreUnavailable("the transaction was rolled back", applied=False)
             with suppress(Exception):
-                self._leave(sealed=self._seal())
+                drive(self._ending(commit=False), self._send)
 
-    def _forfeit(self) -> None:
-        self._pool.forfeit(self._conn)
+    def _send(self, exchange: Exchange) -> Rows:
+        return wait(self._conn, exchange, self._pool.deadline())
 
     def _run(self, exchange: Exchange) -> Rows:
         self._turn.take()
         try:
             self._require_begun()
-            return wait(self._conn, exchange, self._pool.deadline())
+            return self._send(exchange)
         except StatementFault as fault:
-            raise self._error_of(fault) from None
+            self._broken = self._broken or fault.broken
+            raise store_error(fault, doubt=False) from None  # whatever it was, nothing is committed
         except SemelError:
             raise
         except BaseException:
@@ -88,50 +90,12 @@ class PostgresTransaction(PostgresTransactionState):
         finally:
             self._turn.give()
 
-    def _commit(self) -> SemelError | None:
-        sealed = self._seal()
-        try:
-            return self._send_commit() if sealed else ConfigurationError(SHARED)
-        except BaseException:
-            self._broken = True
-            raise
-        finally:
-            self._leave(sealed=sealed)
-
-    def _send_commit(self) -> SemelError | None:
-        if error := self._why_not_commit():
-            return error
-        try:
-            wait(self._conn, steps.commit(self._conn, marked=self._marked), self._pool.deadline())
-        except StatementFault as fault:
-            self._broken = True
-            return steps.refused_commit(fault)
-        except SemelError as error:
-            self._broken = getattr(error, "applied", None) is not False
-            return error
-        return None
-
-    def _leave(self, *, sealed: bool) -> None:
-        """Give the connection back, or end it; what is left of the transaction is rolled back."""
-        self._hold = None
-        if self._turn.forked:
-            return
-        if not sealed:
-            self._pool.sever(self._conn)
-            return
-        if not self._unusable():
-            try:
-                wait(self._conn, steps.roll_back(self._conn), self._pool.deadline())
-            except StatementFault:
-                self._broken = True
-        self._pool.give_back(self._conn, usable=not self._unusable(), wipe=self._needs_wipe())
-
 
 class PostgresTransactionPool(PostgresPool):
     """At most ``pool_size`` transactions at once."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
         self.shelf = LazySessions("postgresql")
 
     def deadline(self) -> float:

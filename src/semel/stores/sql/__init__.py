@@ -8,6 +8,7 @@
     rows                             rows into replies, checked                        (no I/O)
     migration                        the schema's version, and the rights a user needs (no I/O)
     batching                         many operations in one statement                  (no I/O)
+    backend                          what the backends of servers share
     batcher_async, batcher_sync      when a batch leaves: event loops, threads
     pool_async, pool_sync            the pools for them, whatever the server
 

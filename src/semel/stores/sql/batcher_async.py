@@ -9,7 +9,7 @@ because the callers that were just answered may ask next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from math import inf
 from time import monotonic
@@ -35,18 +35,6 @@ R = TypeVar("R")
 
 _A_TICK: Final = 0.001
 """Seconds by which a loop's clock may be behind its timers."""
-
-
-class AsyncBatchedStore:
-    """The store for event loops: it asks the batcher of the loop that runs."""
-
-    __slots__ = ("_batcher",)
-
-    def __init__(self, batcher: Callable[[], AsyncBatcher]) -> None:
-        self._batcher = batcher
-
-    def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
-        return self._batcher().perform(op)
 
 
 class AsyncBatchJob(BatchJob):

@@ -105,29 +105,23 @@ class KindBatcher(KindState[ThreadBatchJob]):
 
     def perform(self, op: StoreOperation[R], deadline: float) -> R:
         job = ThreadBatchJob(op, deadline, self._kind.size(op))
+        queued = at_once = False
         with self._lock:
-            if job.identity in self._slow.identities:
-                way = self._perform_alone
-            elif self._nearly_idle():
+            if job.identity not in self._slow.identities:
+                at_once = self._nearly_idle()
+                queued = not at_once and job.size <= MAX_BATCHED
+            if at_once:  # others queue behind it
                 self._in_flight[job] = monotonic() + SLOW_AFTER
-                way = self._perform_at_once
-            elif job.size > MAX_BATCHED:
-                way = self._perform_alone
-            else:
+            elif queued:
                 self._queue.add(job)
                 self._start_next()
-                way = self._perform_in_batch
-        return cast("R", way(job))
-
-    def _perform_alone(self, job: ThreadBatchJob) -> object:
-        return self._pool.perform(job.op, job.deadline)
-
-    def _perform_at_once(self, job: ThreadBatchJob) -> object:
-        """Alone, while others queue behind it."""
+        if queued:
+            return cast("R", self._perform_in_batch(job))
         try:
-            return self._pool.perform(job.op, job.deadline)
+            return self._pool.perform(op, deadline)
         finally:
-            self._finish(job)
+            if at_once:
+                self._finish(job)
 
     def _perform_in_batch(self, job: ThreadBatchJob) -> object:
         """With the next batch; alone where that has no answer."""

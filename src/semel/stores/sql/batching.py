@@ -82,57 +82,32 @@ class ColumnWriter(NamedTuple):
     leases: Callable[[Sequence[int | None]], object]
 
 
-def _claims(write: ColumnWriter, those: Sequence[ops.Claim]) -> dict[str, object]:
-    """Columns are made for all rows at once: work for each operation apart is what costs."""
-    data, text, number, leases = write
-    origins = [op.origin for op in those]
-    return {
-        "identity": data([op.identity for op in those]),
-        "fence": data([op.fence for op in those]),
-        "fingerprint": text(_escaped([op.fingerprint for op in those], exact)),
-        "fields": data([op.fields for op in those]),
-        "tenant": text(_escaped([origin.tenant for origin in origins], shown)),
-        "method": text(_escaped([origin.method for origin in origins], shown)),
-        "path": text(_escaped([origin.path for origin in origins], shown)),
-        "key": text(_escaped([origin.key for origin in origins], shown)),
-        "on_lapse": text([op.on_lapse for op in those]),
-        "lease": leases([op.lease for op in those]),
-        "fresh_until": number([op.fresh_until for op in those]),
-        "request": data([op.request for op in those]),
-        "terms": number([op.terms for op in those]),
+def _columns(
+    write: ColumnWriter, fields: Mapping[str, str]
+) -> Callable[[Sequence[Any]], Mapping[str, object]]:
+    """Columns are made for all rows at once: work for each operation apart is what costs.
+
+    ``fields``: by how they are written, fields of an operation, which name the columns.
+    """
+    ways: dict[str, Callable[[Any], object]] = {
+        **write._asdict(),
+        "exact": lambda texts: write.text(_escaped(texts, exact)),
+        "shown": lambda texts: write.text(_escaped(texts, shown)),
     }
+    columns = [
+        (path.rpartition(".")[2], attrgetter(path), ways[way])
+        for way, paths in fields.items()
+        for path in paths.split()
+    ]
+    return lambda those: {name: way(list(map(get, those))) for name, get, way in columns}
 
 
-def _escaped(texts: Sequence[str], escape: Callable[[str], str]) -> Sequence[str]:
+def _escaped(texts: Sequence[str | None], escape: Callable[[str], str]) -> Sequence[str | None]:
     """Each text as ``escape`` has it; whether any needs it is asked once for all."""
-    whole = "".join(texts)
+    whole = "".join(filter(None, texts))
     if whole.isascii() and "\\" not in whole and "\0" not in whole:
         return texts
-    return [escape(text) for text in texts]
-
-
-def _completions(write: ColumnWriter, those: Sequence[ops.Complete]) -> dict[str, object]:
-    resources = [None if op.resource is None else shown(op.resource) for op in those]
-    return {
-        "identity": write.data([op.identity for op in those]),
-        "fence": write.data([op.fence for op in those]),
-        "snapshot": write.data([op.snapshot for op in those]),
-        "retention": write.number([op.retention for op in those]),
-        "tombstone": write.number([op.tombstone for op in those]),
-        "resource": write.text(resources),
-    }
-
-
-def _renewals(write: ColumnWriter, those: Sequence[ops.Renew]) -> dict[str, object]:
-    return {
-        "identity": write.data([op.identity for op in those]),
-        "fence": write.data([op.fence for op in those]),
-        "lease": write.number([op.lease for op in those]),
-    }
-
-
-def _reads(write: ColumnWriter, those: Sequence[ops.Read]) -> dict[str, object]:
-    return {"identity": write.data([op.identity for op in those])}
+    return [None if text is None else escape(text) for text in texts]
 
 
 def _claim_size(op: ops.Claim) -> int:
@@ -184,15 +159,30 @@ def _written_reply(op: ops.Complete | ops.Renew, row: Row) -> ops.Written:
 
 def batch_kinds(write: ColumnWriter) -> Mapping[type[ops.StoreOperation[Any]], BatchKind]:
     """All kinds, as a store writes their columns."""
-    claims, completions = partial(_claims, write), partial(_completions, write)
-    renewals, reads = partial(_renewals, write), partial(_reads, write)
+    claims = {
+        "data": "identity fence fields request",
+        "exact": "fingerprint",
+        "shown": "origin.tenant origin.method origin.path origin.key",
+        "text": "on_lapse",
+        "leases": "lease",
+        "number": "fresh_until terms",
+    }
+    completions = {
+        "data": "identity fence snapshot",
+        "number": "retention tombstone",
+        "shown": "resource",
+    }
+    renewals = {"data": "identity fence", "number": "lease"}
+    columns = partial(_columns, write)
+    claimed, completed = columns(claims), columns(completions)
+    renewed, read = columns(renewals), columns({"data": "identity"})
     return {
-        ops.Claim: BatchKind("claim_many", claims, _claim_size, _claim_reply, shared=True),
+        ops.Claim: BatchKind("claim_many", claimed, _claim_size, _claim_reply, shared=True),
         ops.Complete: BatchKind(
-            "complete_many", completions, _complete_size, _written_reply, shared=False
+            "complete_many", completed, _complete_size, _written_reply, shared=False
         ),
-        ops.Renew: BatchKind("renew_many", renewals, _no_size, _written_reply, shared=False),
-        ops.Read: BatchKind("read_many", reads, _no_size, _read_reply, shared=True),
+        ops.Renew: BatchKind("renew_many", renewed, _no_size, _written_reply, shared=False),
+        ops.Read: BatchKind("read_many", read, _no_size, _read_reply, shared=True),
     }
 
 

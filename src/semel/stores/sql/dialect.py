@@ -194,10 +194,11 @@ def _compile(name: str, source: str, syntax: Syntax) -> DialectQuery:
     parts: tuple[str, ...] = ()
     if audits := _AUDITS.search(source):
         takes = (*takes, *TAKES)
+        verb, after = audits.groups()
         if syntax.nested:
-            text = within(text, *audits.groups())
+            text = within(text, verb, after)
         else:
-            parts = (_spelled(before(text, audits[1], audits[2], syntax.held), syntax),)
+            parts = (_spelled(before(text, verb, after, syntax.held), syntax),)
     text = _spelled(text, syntax)
     if not syntax.returning:
         parts = (*parts, *without_returning(text))

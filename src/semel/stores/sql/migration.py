@@ -6,7 +6,7 @@ that start at once one does the work and the others find it done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,18 +110,15 @@ NEEDED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 
 def missing_grants(denied: Callable[[str], bool]) -> tuple[Finding, ...]:
     """``denied`` tries a statement and says whether the server refused it for want of a right."""
-    lacking = [f"{verb} on {table}" for verb, table, text in _tries() if denied(text)]
-    if not lacking:
-        return ()
-    said = f"this user may not {', '.join(lacking)}: grant it, or requests and maintenance fail"
-    return (Finding("refused", said),)
-
-
-def _tries() -> Iterator[tuple[str, str, str]]:
+    lacking: list[str] = []
     for table, (verbs, column) in NEEDED.items():
         texts = {  # of names that are written above
             "INSERT": f"INSERT INTO {table} ({column}) SELECT {column} FROM {table} WHERE 1 = 0",  # noqa: S608
             "UPDATE": f"UPDATE {table} SET {column} = {column} WHERE 1 = 0",  # noqa: S608
             "DELETE": f"DELETE FROM {table} WHERE 1 = 0",  # noqa: S608
         }
-        yield from ((verb, table, texts[verb]) for verb in verbs)
+        lacking += [f"{verb} on {table}" for verb in verbs if denied(texts[verb])]
+    if not lacking:
+        return ()
+    said = f"this user may not {', '.join(lacking)}: grant it, or requests and maintenance fail"
+    return (Finding("refused", said),)

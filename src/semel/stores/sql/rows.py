@@ -91,7 +91,13 @@ def record(row: Row) -> Record:
         None if row[11] is None else _text(row[11], "reason"),
         None if row[12] is None else _time(row[12], "retired_at"),
     )
-    _check(found)
+    # What no sequence of operations leads to; acting on it could free a key, or never free it.
+    if found.state in _AWAITED and found.leased_until is None:
+        raise StoreCorrupt("a record is in progress or pending without an end of its time")
+    if found.state is State.COMPLETED and (found.snapshot is None or found.expires_at is None):
+        raise StoreCorrupt("a record is completed without an answer")
+    if found.state in _UNSETTLED and found.forget_at is not None:
+        raise StoreCorrupt("an unsettled record has a time to be forgotten")
     return found
 
 
@@ -286,16 +292,6 @@ def _origin(texts: Row) -> Origin:
     return Origin(
         _text(tenant, "tenant"), _text(method, "method"), _text(path, "path"), _text(key, "key")
     )
-
-
-def _check(found: Record) -> None:
-    """What no sequence of operations leads to; acting on it could free a key, or never free it."""
-    if found.state in _AWAITED and found.leased_until is None:
-        raise StoreCorrupt("a record is in progress or pending without an end of its time")
-    if found.state is State.COMPLETED and (found.snapshot is None or found.expires_at is None):
-        raise StoreCorrupt("a record is completed without an answer")
-    if found.state in _UNSETTLED and found.forget_at is not None:
-        raise StoreCorrupt("an unsettled record has a time to be forgotten")
 
 
 def _state(value: object) -> State:

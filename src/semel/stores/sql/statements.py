@@ -148,14 +148,14 @@ def retried(
 
 
 def drive(steps: Generator[Q, A, R], execute: Callable[[Q], A]) -> R:
-    """Run ``steps`` to their end, blocking; faults are thrown in."""
+    """Run ``steps`` to their end, blocking; what ``execute`` raises is thrown in."""
     try:
         asked = next(steps)
         while True:
             try:
                 answer = execute(asked)
-            except StatementFault as fault:
-                asked = steps.throw(fault)
+            except BaseException as error:
+                asked = steps.throw(error)
             else:
                 asked = steps.send(answer)
     except StopIteration as done:
@@ -170,8 +170,8 @@ async def adrive(steps: Generator[Q, A, R], execute: Callable[[Q], Awaitable[A]]
         while True:
             try:
                 answer = await execute(asked)
-            except StatementFault as fault:
-                asked = steps.throw(fault)
+            except BaseException as error:
+                asked = steps.throw(error)
             else:
                 asked = steps.send(answer)
     except StopIteration as done:
