@@ -49,7 +49,7 @@ from semel.core.records import (
 from semel.core.states import TABLE, Proof, RecordEvent
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, shown
-from semel.stores.next_due import due_at
+from semel.stores.base import due_at
 
 Write: TypeAlias = (
     Take
