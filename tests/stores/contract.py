@@ -15,7 +15,7 @@ from semel.core.records import Fence, Identity, Micros, OnLapse, Origin, Record,
 from semel.core.states import TABLE, RecordEvent, rule
 from semel.core.stored.snapshot import LARGE, brief, is_head
 from semel.errors import ConfigurationError
-from semel.stores.next_due import due_at
+from semel.stores.base import due_at
 from tests import canary
 from tests.forms import in_proof
 from tests.stores.harness import RACERS, Harness

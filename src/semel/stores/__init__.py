@@ -44,12 +44,12 @@ Where things are::
     sqlalchemy_sessions  SQLAlchemy sessions inside such a transaction
     background           work that goes on when its caller is cancelled
     options              values of options in URLs, keywords, environment and file
-    next_due             when a record needs attention next
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 from semel.errors import ConfigurationError
@@ -80,53 +80,36 @@ _DRIVERS: Final = {
 """By the package that is missing: what to do about it."""
 
 
+_BACKENDS: Final = {
+    "memory": ("memory", "MemoryBackend"),
+    "sqlite": ("sqlite", "SqliteBackend"),
+    **dict.fromkeys(("postgresql", "postgres"), ("postgres", "PostgresBackend")),
+    **dict.fromkeys(("mysql", "mariadb"), ("mysql", "MysqlBackend")),
+    **dict.fromkeys(("redis", "rediss", "redis+unix", "rediscluster"), ("redis", "RedisBackend")),
+    "django": ("django", "DjangoBackend"),
+}
+"""By the scheme of the URL: the folder and the class. Each is imported only when it is used."""
+
+
 def open_backend(url: str, **options: Any) -> Backend:
     """The backend that a URL names. It does no I/O before its first use."""
     name = scheme(url)
     if name == "memory" and url.lower() != "memory://":
         raise ConfigurationError("a memory store takes no path or options: memory://")
+    if name not in _BACKENDS:
+        # The rest of the URL may hold a password: only the scheme is shown.
+        raise ConfigurationError(f"unknown store {name!r}; known are {_KNOWN}")
+    folder, kind = _BACKENDS[name]
     try:
-        backend = _backend_type(name)
+        backend: Callable[..., Backend] = getattr(import_module(f"{__name__}.{folder}"), kind)
     except ModuleNotFoundError as missing:
         advice = _DRIVERS.get((missing.name or "").partition(".")[0])
         if advice is None:
             raise
         raise ConfigurationError(advice) from missing
-    if name in ("memory", "sqlite") or name.startswith("redis"):
+    if folder in ("memory", "sqlite", "redis"):
         options.pop("migrate", None)  # SQLite always does; the others have nothing to migrate
     return backend(**options) if name == "memory" else backend(url, **options)
-
-
-def _backend_type(name: str) -> Callable[..., Backend]:
-    """The class for a scheme. Each store is imported only when it is used."""
-    match name:
-        case "memory":
-            from semel.stores.memory import MemoryBackend
-
-            return MemoryBackend
-        case "sqlite":
-            from semel.stores.sqlite import SqliteBackend
-
-            return SqliteBackend
-        case "postgresql" | "postgres":
-            from semel.stores.postgres import PostgresBackend
-
-            return PostgresBackend
-        case "mysql" | "mariadb":
-            from semel.stores.mysql import MysqlBackend
-
-            return MysqlBackend
-        case "redis" | "rediss" | "redis+unix" | "rediscluster":
-            from semel.stores.redis import RedisBackend
-
-            return RedisBackend
-        case "django":
-            from semel.stores.django import DjangoBackend
-
-            return DjangoBackend
-        case _:
-            # The rest of the URL may hold a password: only the scheme is shown.
-            raise ConfigurationError(f"unknown store {name!r}; known are {_KNOWN}")
 
 
 def scheme(url: str) -> str:

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.base import AsyncStore, Store
+from semel.stores.base import Store
 
 R = TypeVar("R")
 P = TypeVar("P")
 A = TypeVar("A", bound="Abandonable")
-
-_ProcessAndLoop: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
 
 
 class Abandonable(Protocol):
@@ -49,7 +47,7 @@ class PerLoop(Generic[A]):
 
     def __init__(self, make: Callable[[], A]) -> None:
         self._make = make
-        self._made: dict[_ProcessAndLoop, A] = {}
+        self._made: dict[tuple[int, asyncio.AbstractEventLoop], A] = {}
 
     def __call__(self) -> A:
         place = os.getpid(), asyncio.get_running_loop()
@@ -76,15 +74,3 @@ class Blocking:
 
     def perform(self, op: StoreOperation[R], /) -> R:
         return self._open().perform(op)
-
-
-class Awaited:
-    """A store for event loops that uses what the running loop has open."""
-
-    __slots__ = ("_open",)
-
-    def __init__(self, opened: Callable[[], AsyncStore]) -> None:
-        self._open = opened
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        return await self._open().perform(op)

@@ -14,8 +14,7 @@ The files::
 
     middleware   SemelMiddleware, for settings.MIDDLEWARE, after AuthenticationMiddleware
     decorator    guarded, for views that authenticate by themselves: Django REST framework's
-    requests     Django's requests as semel reads them, with their bodies
-    responses    Django's responses, taken apart and made
+    http         Django's requests as semel reads them, and its responses, taken apart and made
     routes       the view that answers a request, its policy, and all views of a project
     apps         the application: its checks
     migrations   semel's tables

@@ -15,9 +15,15 @@ from django.http.response import HttpResponseBase
 
 from semel.core.exchange.problems import refuse
 from semel.core.policy import SAFE_METHODS, Policy
+from semel.frameworks.django.http import (
+    AsyncDjangoResponses,
+    DjangoResponses,
+    plain,
+    rewind,
+    takes_no_part,
+    view_request,
+)
 from semel.frameworks.django.middleware import AsyncDjangoViews, in_transaction
-from semel.frameworks.django.requests import plain, rewind, takes_no_part, view_request
-from semel.frameworks.django.responses import AsyncDjangoResponses, DjangoResponses
 from semel.frameworks.django.routes import CLAIMS, is_async, label_of
 from semel.runtime.operation import note, watched
 from semel.web.pipeline import refuse_awaiting
@@ -52,9 +58,8 @@ def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[V], V]:
     bound = guard.policy if policy is None else guard.bind(policy)
 
     def decorate(view: V) -> V:
-        if isinstance(view, type):
-            return cast("V", _guard_class(guard, bound, view))
-        return cast("V", _guard_view(guard, bound, view))
+        wrap = _guard_class if isinstance(view, type) else _guard_view
+        return cast("V", wrap(guard, bound, cast("Any", view)))
 
     return decorate
 

@@ -30,17 +30,15 @@ from semel.core.flow import Flow, arun, run
 from semel.core.policy import Policy
 from semel.core.records import Response
 from semel.errors import NotExecuted
-from semel.frameworks.django.requests import SEEN, RequestBody, rewind, takes_no_part, view_request
-from semel.frameworks.django.responses import AsyncDjangoResponses, DjangoResponses
-from semel.frameworks.django.routes import (
-    authenticates_itself,
-    claims_itself,
-    find_django_tag,
-    is_async,
-    is_ninja,
-    label_of,
-    policy_at,
-    resolved,
+from semel.frameworks.django import routes
+from semel.frameworks.django.http import (
+    SEEN,
+    AsyncDjangoResponses,
+    DjangoResponses,
+    keep_body,
+    rewind,
+    takes_no_part,
+    view_request,
 )
 from semel.guard import Guard
 from semel.log import log
@@ -55,6 +53,14 @@ from semel.web.tags import NINJA
 from semel.web.views import AsyncGuardedViews, GuardedViews, ViewRequest
 
 SETTING: Final = "SEMEL_GUARD"
+_UNTOUCHED: Final = "untouched"
+_CLAIMED_BY_VIEW: Final = "claimed by its view"
+_CALLED: Final = "_semel_called"
+"""On a request: its view was called, and has not raised."""
+_UNDECORATED: Final = (
+    "a view of Django REST framework authenticates by itself: put "
+    "@semel.frameworks.django.guarded on its method, so that keys are claimed after that"
+)
 
 
 def guard_of_settings() -> Guard:
@@ -77,9 +83,13 @@ class SemelMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.guard = guard_of_settings()
-        self._views = GuardedViews[HttpResponseBase](self.guard, DjangoResponses(), find_django_tag)
-        self._async_views = AsyncDjangoViews(self.guard, AsyncDjangoResponses(), find_django_tag)
-        self._is_async = is_async(get_response)
+        self._views = GuardedViews[HttpResponseBase](
+            self.guard, DjangoResponses(), routes.find_django_tag
+        )
+        self._async_views = AsyncDjangoViews(
+            self.guard, AsyncDjangoResponses(), routes.find_django_tag
+        )
+        self._is_async = routes.is_async(get_response)
         if self._is_async:
             markcoroutinefunction(self)
         else:
@@ -101,13 +111,14 @@ class SemelMiddleware:
             flow = self._views.pipeline.status(given.request, given.place)
             if flow is not None:
                 return _response(run(flow, Transact(self.guard.backend).perform))
-        if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
+        left = self._left_to_view(request)
+        if left == _UNTOUCHED:
             return self.get_response(request)
-        if refused is CLAIMS:
+        if left == _CLAIMED_BY_VIEW:
             with _transactions_within():
                 return self.get_response(request)
-        if refused is not None:
-            return refused
+        if left is not None:
+            return left
         if in_transaction():
             return _response(refuse("misconfigured"))
 
@@ -126,13 +137,14 @@ class SemelMiddleware:
             flow = await self._status(view_request(request))
             if flow is not None:
                 return _response(await arun(flow, AsyncTransact(self.guard.backend).perform))
-        if takes_no_part(request) or (refused := self._left_to_view(request)) is PASS:
+        left = self._left_to_view(request)
+        if left == _UNTOUCHED:
             return await self.get_response(request)
-        if refused is CLAIMS:
+        if left == _CLAIMED_BY_VIEW:
             with _transactions_within():
                 return await self.get_response(request)
-        if refused is not None:
-            return refused
+        if left is not None:
+            return left
 
         async def call_view() -> HttpResponseBase:
             rewind(request)
@@ -151,46 +163,40 @@ class SemelMiddleware:
             return pipeline.status(given.request, given.place, tenant)
         return await sync_to_async(pipeline.status)(given.request, given.place)
 
-    def _left_to_view(self, request: HttpRequest) -> Any:
-        """What becomes of a request whose view authenticates by itself.
+    def _left_to_view(self, request: HttpRequest) -> HttpResponseBase | str | None:
+        """What becomes of a request whose claim is not made here; None where it is.
 
-        PASS: it goes on untouched. CLAIMS: the view makes the claim. A response: it is refused.
-        None: the claim is made here.
-        """
-        match = resolved(request)
-        setattr(request, SEEN, match)
-        if match is None:
-            return PASS  # Django's own 404, or `_process_view` hears of it
-        method = request.method or ""
-        if claims_itself(match.func, method):
-            policy = policy_at(match.func, method) or self.guard.policy
-            refused = None
-            if "HTTP_IDEMPOTENCY_KEY" in request.META:
-                refused = RequestBody(request).keep(policy)
-            if refused is None:
-                _leave_transactions_to(match.func)
-                return CLAIMS
-            label = label_of(method, match)
-            if isinstance(refused, ProblemResponse):
-                tell_refusal(self.guard.events, Refusal(refused), policy, method, label)
-            return _response(refused)
-        if authenticates_itself(match.func):
-            return self._unclaimed(request, match)
-        return None
-
-    def _unclaimed(self, request: HttpRequest, match: Any) -> Any:
-        """Refuse a key for a view of REST framework without `guarded`, or of Django Ninja.
-
+        A response refuses a key for a view of REST framework without `guarded`, or of Django Ninja.
         Claimed here, its answers would be repeated to whoever knows a key. Ignored, the key would
         protect from nothing.
         """
-        method = request.method or ""
-        policy = policy_at(match.func, method) or self.guard.policy
-        if method not in policy.methods or not _keyed(request, policy):
-            return PASS
-        why = NINJA if is_ninja(match.func) else _UNDECORATED
-        log.error("semel: %s: %s", match.view_name or match.route, why)
-        return _response(refuse("misconfigured"))
+        if takes_no_part(request):
+            return _UNTOUCHED
+        match = routes.resolve(request, request.path_info)
+        setattr(request, SEEN, match)
+        if match is None:
+            return _UNTOUCHED  # Django's own 404, or `_process_view` hears of it
+        view, method = match.func, request.method or ""
+        claimed = routes.claims_itself(view, method)
+        if not claimed and not routes.authenticates_itself(view):
+            return None
+        policy = routes.policy_at(view, method) or self.guard.policy
+        if not claimed:
+            if method not in policy.methods or not _keyed(request, policy):
+                return _UNTOUCHED
+            why = NINJA if routes.is_ninja(view) else _UNDECORATED
+            log.error("semel: %s: %s", match.view_name or match.route, why)
+            return _response(refuse("misconfigured"))
+        refused = keep_body(request, policy) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
+        if refused is not None:
+            label = routes.label_of(method, match)
+            if isinstance(refused, ProblemResponse):
+                tell_refusal(self.guard.events, Refusal(refused), policy, method, label)
+            return _response(refused)
+        databases: set[str] = getattr(view, "_non_atomic_requests", set())
+        if type(databases) is set:
+            view._non_atomic_requests = _WhereClaimed(databases)
+        return _CLAIMED_BY_VIEW
 
     def _process_view(
         self, request: HttpRequest, view: Any, arguments: Any, named: Any
@@ -202,10 +208,10 @@ class SemelMiddleware:
         """
         method = request.method or ""
         seen = getattr(request, SEEN, request.resolver_match)
-        if getattr(seen, "func", None) is view or claims_itself(view, method):
+        if getattr(seen, "func", None) is view or routes.claims_itself(view, method):
             setattr(request, _CALLED, True)
             return None
-        policy = policy_at(view, method) or self.guard.policy
+        policy = routes.policy_at(view, method) or self.guard.policy
         if method not in policy.methods or not _keyed(request, policy):
             return None
         log.error(
@@ -298,12 +304,6 @@ class _WhereClaimed(set[str]):
 _within: Final = ContextVar("semel_transactions_within", default=False)
 
 
-def _leave_transactions_to(view: Any) -> None:
-    databases: set[str] = getattr(view, "_non_atomic_requests", set())
-    if type(databases) is set:
-        view._non_atomic_requests = _WhereClaimed(databases)
-
-
 @contextmanager
 def _transactions_within() -> Generator[None]:
     token = _within.set(True)
@@ -313,25 +313,11 @@ def _transactions_within() -> Generator[None]:
         _within.reset(token)
 
 
-_UNDECORATED: Final = (
-    "a view of Django REST framework authenticates by itself: put "
-    "@semel.frameworks.django.guarded on its method, so that keys are claimed after that"
-)
-_CALLED: Final = "_semel_called"
-"""On a request: its view was called, and has not raised."""
-
-
 def _note_return(request: HttpRequest) -> None:
     """A view that was called and did not raise has returned, whatever came of that."""
     running = own_run(request)
     if running is not None and getattr(request, _CALLED, False):
         running.returned = True
-
-
-PASS: Final = object()
-"""The request goes on untouched."""
-CLAIMS: Final = object()
-"""The view makes the claim itself."""
 
 
 def _response(response: Response) -> HttpResponseBase:

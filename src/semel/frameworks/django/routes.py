@@ -1,4 +1,4 @@
-"""GuardedViews of Django's: which one will answer, what tags it carries, and all there are."""
+"""Django's views: which one will answer, what tags it carries, and all there are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import asgiref.sync
+from django.conf import settings
+from django.conf.urls.i18n import is_language_prefix_patterns_used
+from django.urls import Resolver404, get_resolver, get_urlconf
+from django.utils.translation import get_language
 
 from semel.core.policy import Policy
 from semel.web.inventory import RouteEntry
@@ -17,51 +21,35 @@ if TYPE_CHECKING:
 
 CLAIMS: Final = "__semel_claims__"
 """On a view, or a method of one, that makes the claim itself: it is `guarded`."""
+_LANGUAGE: Final = "<language>/"
+_CAPITALS: Final = re.compile(r"[^\W\d_a-z]+")
+_MOST: Final = 64
+"""Of a path that are looked at: each is a question to the resolver."""
+_FEW: Final = 8
+_VERBS: Final = ("get", "post", "put", "patch", "delete")
+_ASIDE: Final = ("head", "options", "trace")
 
 
 def find_django_tag(app: Any, raw: Any) -> Tagged | None:
     """The tag of the view that will answer a request of Django's."""
     if not any_tags():
         return None
-    match = resolved(raw)
-    if match is None:
-        return None
-    method: str = raw.method
-    policy = policy_at(match.func, method)
-    return None if policy is None else Tagged(policy, label_of(method, match))
+    match = resolve(raw, raw.path_info)
+    policy = None if match is None else policy_at(match.func, raw.method)
+    return None if policy is None else Tagged(policy, label_of(raw.method, match))
 
 
 def label_of(method: str, match: Any) -> str:
     """What a route is called: the same in every language, whose name may begin its path."""
-    from django.conf.urls.i18n import is_language_prefix_patterns_used
-    from django.urls import get_urlconf
-    from django.utils.translation import get_language
-
     path, language = str(match.route), f"{get_language()}/"
-    prefixed, _ = is_language_prefix_patterns_used(get_urlconf() or _root())
+    prefixed, _ = is_language_prefix_patterns_used(get_urlconf() or settings.ROOT_URLCONF)
     if prefixed and path.startswith(language):
         path = _LANGUAGE + path.removeprefix(language)
     return f"{method} /{path}"
 
 
-_LANGUAGE: Final = "<language>/"
-
-
-def _root() -> str:
-    from django.conf import settings
-
-    root: str = settings.ROOT_URLCONF
-    return root
-
-
-def resolved(raw: Any) -> Any:
-    """What the URL resolver says of a request; None where it will answer 404."""
-    return _resolve(raw, raw.path_info)
-
-
-def _resolve(raw: Any, path: str) -> Any:
-    from django.urls import Resolver404, get_resolver
-
+def resolve(raw: Any, path: str) -> Any:
+    """What the URL resolver says of a path; None where it will answer 404."""
     try:
         return get_resolver(getattr(raw, "urlconf", None)).resolve(path)
     except Resolver404:
@@ -83,11 +71,6 @@ def one_path(raw: Any, match: Any) -> str:
     return path
 
 
-_CAPITALS: Final = re.compile(r"[^\W\d_a-z]+")
-_MOST: Final = 64
-"""Of a path that are looked at: each is a question to the resolver."""
-
-
 def _lowered(raw: Any, path: str, start: int, end: int, match: Any) -> str:
     """With small letters there, if that leads to the same; of few letters each by itself.
 
@@ -104,11 +87,8 @@ def _lowered(raw: Any, path: str, start: int, end: int, match: Any) -> str:
     return path
 
 
-_FEW: Final = 8
-
-
 def _leads_there(raw: Any, path: str, match: Any) -> bool:
-    found = _resolve(raw, path)
+    found = resolve(raw, path)
     whole = ("func", "args", "kwargs", "route")
     return found is not None and all(getattr(found, it) == getattr(match, it) for it in whole)
 
@@ -120,13 +100,10 @@ def is_async(view: Any) -> bool:
 
 def policy_at(view: Any, method: str) -> Policy | None:
     """On the view function, its class, or the class's method."""
-    if policy := policy_of(view, method):
-        return policy
-    kind = view_class(view)
-    handler = method_of(view, method)
-    return (policy_of(handler, method) if handler is not None else None) or (
-        None if kind is None else policy_of(kind, method)
-    )
+    for tagged in (view, method_of(view, method), view_class(view)):
+        if tagged is not None and (policy := policy_of(tagged, method)):
+            return policy
+    return None
 
 
 def claims_itself(view: Any, method: str) -> bool:
@@ -139,14 +116,13 @@ def view_class(view: Any) -> Any:
 
 
 def method_of(view: Any, method: str) -> Any:
-    """The method of a class that answers; a viewset's goes by the name of its action."""
+    """The method of a class that answers; a viewset's goes by the name of its action.
+
+    For one that ``api_view`` made: the function inside, which it keeps to itself.
+    """
     actions: dict[str, str] = getattr(view, "actions", None) or {}
     name = actions.get(method.lower(), method.lower())
-    return _function(getattr(view_class(view), name, None))
-
-
-def _function(handler: Any) -> Any:
-    """The function that ``api_view`` made a class of, which it keeps to itself."""
+    handler: Any = getattr(view_class(view), name, None)
     names: tuple[str, ...] = getattr(getattr(handler, "__code__", None), "co_freevars", ())
     if getattr(handler, "__module__", "") == "rest_framework.decorators" and "func" in names:
         return handler.__closure__[names.index("func")].cell_contents
@@ -163,17 +139,11 @@ def is_ninja(view: Any) -> bool:
     return str(getattr(view, "__module__", "")).partition(".")[0] == "ninja"
 
 
-_VERBS: Final = ("get", "post", "put", "patch", "delete")
-_ASIDE: Final = ("head", "options", "trace")
-
-
 def routes(around: Guard | None, base: str = "") -> Iterator[RouteEntry]:
     """Every route of the project, below ``base``.
 
     ``around``: a guard that the whole project is wrapped in, as any WSGI or ASGI application.
     """
-    from django.urls import get_resolver
-
     around = around or _installed()
     for path, view in _patterns(get_resolver(), ""):
         every = view_class(view) is None and not _allowed(view)
@@ -186,8 +156,6 @@ def routes(around: Guard | None, base: str = "") -> Iterator[RouteEntry]:
 
 def _installed() -> Guard | None:
     """The guard of the middleware, where it is in the settings."""
-    from django.conf import settings
-
     from semel.frameworks.django.middleware import SemelMiddleware, guard_of_settings
 
     named = f"{SemelMiddleware.__module__.rpartition('.')[0]}.{SemelMiddleware.__qualname__}"

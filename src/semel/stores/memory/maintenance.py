@@ -10,10 +10,10 @@ from semel.core.records import Case, Fence, Glimpse, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
+from semel.stores.base import due_as, due_at, is_due
 from semel.stores.memory.outbox import MemoryOutbox
 from semel.stores.memory.records import Answers, MemoryRecords
 from semel.stores.memory.rows import Fill, Row, empty, keep, lapse, lapse_event, nothing, proved
-from semel.stores.next_due import due_as, due_at, is_due
 
 
 class MemoryMaintenance:

@@ -18,7 +18,7 @@ from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, R
 from semel.core.states import TABLE, Proof, RecordEvent
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, shown
-from semel.stores.next_due import due_at
+from semel.stores.base import due_at
 
 Write: TypeAlias = (
     ops.Take

@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigurationError
-from semel.stores.options import count, flag, seconds
+from semel.stores.options import count, flag, in_url, seconds
 
 SCHEMES: Final = ("mysql", "mariadb")
 PORT: Final = 3306
@@ -43,12 +43,7 @@ class MysqlSettings:
 def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
     """Options given as keywords win over those in the URL."""
     parts = _split(url)
-    asked = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name in asked:
-        if name not in (*OWN, *SERVER):
-            raise ConfigurationError(
-                f"unknown option {name!r} in the MySQL URL: known are {', '.join((*OWN, *SERVER))}"
-            )
+    asked = in_url(parts.query, (*OWN, *SERVER), "MySQL")
     own: dict[str, object] = {**asked}
     own |= {name: value for name, value in options.items() if value is not None}
     database = unquote(parts.path.removeprefix("/"))

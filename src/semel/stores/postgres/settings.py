@@ -12,7 +12,7 @@ from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import ConfigurationError
-from semel.stores.options import count, flag, seconds
+from semel.stores.options import count, flag, in_url, seconds
 from semel.stores.postgres.failover import FailoverTimeline
 
 SCHEMES: Final = ("postgresql://", "postgres://")
@@ -73,20 +73,12 @@ def _split(url: str) -> tuple[str, dict[str, object]]:
     if not url.startswith(SCHEMES):
         raise ConfigurationError("a PostgreSQL URL starts with postgresql://")
     head, _, query = url.partition("?")
-    theirs: list[str] = []
-    own: dict[str, object] = {}
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
-        if unquote(name) in OWN:
-            own[unquote(name)] = unquote(value)
-        else:
-            known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
-            if unquote(name) not in (*known, "ssl"):
-                raise ConfigurationError(
-                    f"unknown option {unquote(name)!r} in the PostgreSQL URL: neither libpq's nor "
-                    f"one of {', '.join(OWN)}"
-                )
-            theirs.append(part)
+    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    given = in_url(query, (*OWN, *known, "ssl"), "PostgreSQL")
+    own: dict[str, object] = {name: given[name] for name in OWN if name in given}
+    # libpq reads its own part of the query itself.
+    parts = filter(None, query.split("&"))
+    theirs = [part for part in parts if unquote(part.partition("=")[0]) not in OWN]
     return (f"{head}?{'&'.join(theirs)}" if theirs else head), own
 
 

@@ -25,7 +25,7 @@ from semel.core.states import RecordEvent
 from semel.core.terms import Terms
 from semel.core.texts import shown
 from semel.errors import ConfigurationError
-from semel.stores.next_due import is_due
+from semel.stores.base import is_due
 from semel.stores.options import whole
 from semel.stores.redis import replies
 from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from semel.errors import ConfigurationError
-from semel.stores.options import count, flag, seconds, whole
+from semel.stores.options import count, flag, in_url, seconds, whole
 
 SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
 PORT: Final = 6379
@@ -82,7 +82,8 @@ def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
     where, _, query = rest.partition("?")
     login, _, where = where.rpartition("@")
     user, _, password = map(unquote, login.partition(":"))
-    given = _query(query) | {name: value for name, value in options.items() if value is not None}
+    given: dict[str, object] = {**in_url(query, OPTIONS, "Redis")}
+    given |= {name: value for name, value in options.items() if value is not None}
     seeds, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
     if len(seeds) > 1 and scheme != "rediscluster":
         raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
@@ -99,17 +100,6 @@ def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
         password=password or None,
         **own,
     )
-
-
-def _query(query: str) -> dict[str, object]:
-    given: dict[str, object] = {}
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
-        if unquote(name) not in OPTIONS:
-            known = ", ".join(OPTIONS)
-            raise ConfigurationError(f"unknown option {unquote(name)!r} in the Redis URL: {known}")
-        given[unquote(name)] = unquote(value)
-    return given
 
 
 def _hosts(where: str) -> tuple[tuple[NodeAddress, ...], int]:

@@ -21,7 +21,7 @@ from semel.core.records import (
     State,
 )
 from semel.errors import StoreCorrupt
-from semel.stores.next_due import due_at, next_look
+from semel.stores.base import due_at, next_look
 
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
