@@ -438,7 +438,7 @@ class AsyncClient(BaseClient[H, R]):
             case model.AskStatus(call, url):
                 return await self._try(call, url)
             case model.FreshCredentials(call):
-                given = {} if self._credentials is None else self._credentials(call)
+                given: Any = {} if self._credentials is None else self._credentials(call)
                 return (await given) if isawaitable(given) else given
             case model.Sleep(least, most):
                 return await asyncio.sleep(between(least, most))

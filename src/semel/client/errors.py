@@ -23,17 +23,6 @@ from semel import errors
 from semel.client.model import CallAnswer, LogicalCall
 from semel.core.request.keys import mask
 
-__all__ = [
-    "AnswerLost",
-    "BudgetSpent",
-    "CallError",
-    "CallOutcomeUnknown",
-    "CallRefused",
-    "KeyExpired",
-    "KeyReused",
-    "Unanswered",
-]
-
 
 class CallError(errors.SemelError):
     """One logical call ended without its answer.

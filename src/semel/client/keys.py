@@ -17,10 +17,6 @@ _STEP: Final = 1 << 32
 """The tail grows by a random step, so that one key does not tell the next."""
 
 
-def _milliseconds() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class KeyMaker:
     """Makes UUIDs of version 7 (RFC 9562, 5.7), each larger than the one before.
 
@@ -30,7 +26,7 @@ class KeyMaker:
 
     def __init__(
         self,
-        milliseconds: Callable[[], int] = _milliseconds,
+        milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._milliseconds, self._random = milliseconds, random

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 from semel.core.delivery import Delivery
-from semel.core.frozen import frozen
 from semel.errors import ConfigurationError, GiveUp, RetryLater, SemelError
 from semel.outbox import signatures
 from semel.worker.flow_runner import in_thread
@@ -40,15 +39,6 @@ _LATER: Final = frozenset({429, 503})
 
 class WebhookRefused(SemelError):
     """The receiver answered, but not with a 2xx."""
-
-
-@frozen
-class WebhookAnswer:
-    """The receiver's answer."""
-
-    status: int
-    retry_after: str | None
-    body: bytes
 
 
 class Webhook:
@@ -72,10 +62,12 @@ class Webhook:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not source or type == "":
+            empty = "type" if source else "source"
+            raise ConfigurationError(f"{empty}= of a webhook may not be empty")
         self._url = _checked(url)
         self._secrets = signatures.secrets(secret)
-        self._source = _named("source", source)
-        self._type = type if type is None else _named("type", type)
+        self._source, self._type = source, type
         self._headers = _extra(headers or {})
         self._connect_timeout = connect_timeout.total_seconds()
         self._tls = tls
@@ -85,15 +77,18 @@ class Webhook:
         return f"<semel.Webhook {self._url.scheme}://{self._url.netloc}>"
 
     async def __call__(self, delivery: Delivery) -> None:
+        exchange = _Exchange(self._connection())
+        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
         body = self.body(delivery)
-        exchange = _Exchange(self._connection(), self._target, body, self._signed(delivery, body))
+        headers = self._signed(delivery, body)
         try:
-            answer = await in_thread(exchange.run)
+            status, retry_after, read = await in_thread(lambda: exchange.run(target, body, headers))
         except asyncio.CancelledError:
             # Time is up. The thread waits for the socket: closed, the thread ends.
             exchange.cut()
             raise
-        self._check(answer)
+        if not 200 <= status < 300:
+            self._refuse(status, retry_after, read)
 
     def body(self, delivery: Delivery) -> bytes:
         """The CloudEvent: the same bytes on every try."""
@@ -121,10 +116,6 @@ class Webhook:
             "webhook-signature": signatures.sign(self._secrets, delivery.key, timestamp, body),
         }
 
-    @property
-    def _target(self) -> str:
-        return (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-
     def _connection(self) -> http.client.HTTPConnection:
         host, timeout = str(self._url.hostname), self._connect_timeout
         if self._url.scheme == "http":
@@ -132,50 +123,36 @@ class Webhook:
         tls = self._tls = self._tls or ssl.create_default_context()
         return http.client.HTTPSConnection(host, self._url.port, timeout=timeout, context=tls)
 
-    def _check(self, answer: WebhookAnswer) -> None:
+    def _refuse(self, status: int, retry_after: str | None, body: bytes) -> NoReturn:
         """Raise what tells the worker to try again, to come later, or to give up."""
-        if 200 <= answer.status < 300:
-            return
-        text = " ".join(answer.body.decode("utf-8", "replace").split())[:_QUOTED]
-        reason = f"{self._url.hostname} answered {answer.status}{': ' if text else ''}{text}"
-        if answer.status == _GONE:
+        text = " ".join(body.decode("utf-8", "replace").split())[:_QUOTED]
+        reason = f"{self._url.hostname} answered {status}{': ' if text else ''}{text}"
+        if status == _GONE:
             raise GiveUp(reason)
-        after = self._retry_after(answer)
-        if after is not None:
-            raise RetryLater(reason, after=after)
-        raise WebhookRefused(reason)
-
-    def _retry_after(self, answer: WebhookAnswer) -> timedelta | None:
-        given = answer.retry_after
-        if given is None or answer.status not in _LATER:
-            return None
-        if given.isascii() and given.isdecimal():
-            return timedelta(seconds=min(int(given[:9]), 86_400))
+        if status not in _LATER or retry_after is None:
+            raise WebhookRefused(reason)
+        if retry_after.isascii() and retry_after.isdecimal():
+            raise RetryLater(reason, after=timedelta(seconds=min(int(retry_after[:9]), 86_400)))
         with suppress(ValueError, TypeError, OverflowError):
-            then = parsedate_to_datetime(given)
+            then = parsedate_to_datetime(retry_after)
             if then.tzinfo is not None:
-                return max(timedelta(0), then - datetime.fromtimestamp(self._clock(), UTC))
-        return None
+                after = then - datetime.fromtimestamp(self._clock(), UTC)
+                raise RetryLater(reason, after=max(timedelta(0), after))
+        raise WebhookRefused(reason)
 
 
 class _Exchange:
     """One request and its answer, blocking, in a thread; ``cut`` ends it from another thread."""
 
-    def __init__(
-        self,
-        connection: http.client.HTTPConnection,
-        target: str,
-        body: bytes,
-        headers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
-        self._target = target
-        self._body = body
-        self._headers = headers
         self._socket: socket.socket | None = None
         self._cut = False
 
-    def run(self) -> WebhookAnswer:
+    def run(
+        self, target: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, str | None, bytes]:
+        """Send it; returns the status of the answer, its Retry-After, and its body."""
         try:
             self._connection.connect()
             # Kept here: http.client forgets it once it has read the head of a last answer.
@@ -184,11 +161,9 @@ class _Exchange:
             self._connection.sock.settimeout(None)
             if self._cut:
                 raise TimeoutError("the time was up before the request was sent")
-            self._connection.request("POST", self._target, self._body, dict(self._headers))
+            self._connection.request("POST", target, body, headers)
             answer = self._connection.getresponse()
-            return WebhookAnswer(
-                answer.status, answer.headers["retry-after"], answer.read(_MOST_READ)
-            )
+            return answer.status, answer.headers["retry-after"], answer.read(_MOST_READ)
         finally:
             self._connection.close()
 
@@ -212,12 +187,6 @@ def _checked(url: str) -> SplitResult:
     if not url.isascii() or any(character <= " " for character in url):
         raise ConfigurationError("the URL of a webhook must be percent-encoded")
     return parts
-
-
-def _named(option: str, given: str) -> str:
-    if not given:
-        raise ConfigurationError(f"{option}= of a webhook may not be empty")
-    return given
 
 
 def _extra(headers: Mapping[str, str]) -> dict[str, str]:

@@ -141,29 +141,30 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     them.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def hand_over(returned: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result((returned, error))
+    def settle(returned: object, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(returned)
+        elif isinstance(error, StopIteration):  # a future refuses it
+            future.set_exception(RuntimeError(f"StopIteration: {error}"))
+        else:
+            future.set_exception(error)
 
     def work() -> None:
-        returned, error = None, None
-        try:
-            returned = context.run(function)
-        except BaseException as raised:  # as a value: a future refuses a StopIteration
-            error = raised
         with suppress(RuntimeError):  # the loop has ended, and with it everybody who waited
-            loop.call_soon_threadsafe(hand_over, returned, error)
+            try:
+                returned = context.run(function)
+            except BaseException as error:
+                loop.call_soon_threadsafe(settle, None, error)
+            else:
+                loop.call_soon_threadsafe(settle, returned, None)
 
     threading.Thread(target=work, name="semel-delivery", daemon=True).start()
-    returned, error = await future
-    if isinstance(error, StopIteration):
-        raise RuntimeError(f"StopIteration: {error}")
-    if error is not None:
-        raise error
-    return returned
+    return await future
 
 
 async def ends_in_time(task: asyncio.Task[Any], seconds: float, grace: float = 0.0) -> bool:

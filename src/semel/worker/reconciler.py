@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from semel.backoff import jitter
-from semel.core.operations.maintenance import CountDue, Due, Work
-from semel.core.operations.requests import Inquire
+from semel.core import operations as ops
 from semel.core.records import Case, Micros
+from semel.core.unknown import settlement
 from semel.core.unknown.probe import Doubt, GivenUp, Inspection, reconcile
-from semel.core.unknown.settlement import Passed, Running, Settled, Undecided, Unusable, in_doubt
 from semel.errors import ConfigurationError, StoreCorrupt, StoreError
 from semel.log import log
 from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
@@ -61,7 +61,7 @@ class Reconciler:
         """Ask about everything that is due, up to a batch."""
         await self._look_around()
         known = self._routes.known()
-        due = await self._runner.aperform(Due(Work.UNKNOWN, self._batch, known))
+        due = await self._runner.aperform(ops.Due(ops.Work.UNKNOWN, self._batch, known))
         if not due.cases:
             wait = None if due.next_due is None else (due.next_due - due.now) / 1_000_000
             return Round(0, wait)
@@ -84,7 +84,7 @@ class Reconciler:
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _LOOK_EVERY
-        waiting = (await self._runner.aperform(CountDue(_MOST))).routes
+        waiting = (await self._runner.aperform(ops.CountDue(_MOST))).routes
         left = {
             f"{which[0]} {which[1]}".strip() if which else "of no known terms": count
             for which, count in waiting.items()
@@ -101,7 +101,9 @@ class Reconciler:
         except StoreCorrupt as error:  # its journal: nobody can be asked about it
             record, why = case.record, "it cannot be asked about"
             emit_reconcile(self._guard, case, "given_up", ERROR, reason=why, error=error)
-            await self._runner.aperform(Inquire(record.identity, record.fence, case.tries, None))
+            await self._runner.aperform(
+                ops.Inquire(record.identity, record.fence, case.tries, None)
+            )
             return "given_up"
         try:
             inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
@@ -115,7 +117,7 @@ def doubt_of(guard: Guard, routes: KnownRoutes, case: Case, now: Micros) -> Doub
     """All that is needed to ask about a record; raises `UnknownRoute` where it is not ours."""
     if case.terms is None or not routes.knows(case.terms):
         raise UnknownRoute(case)
-    policy, name = routes.policy(case.terms), in_doubt(case)
+    policy, name = routes.policy(case.terms), settlement.in_doubt(case)
     probe = None if name is None else guard.registry.probes.get(name)
     if probe is None and policy is not None:
         probe = policy.probe
@@ -138,24 +140,17 @@ class UnknownRoute(ConfigurationError):
 
 def report_inspection(guard: Guard, doubt: Doubt, inspection: Inspection, by: str = "probe") -> str:
     """Emit the result of a question; returns one word for it."""
-    case = doubt.case
+    emit = partial(emit_reconcile, guard, doubt.case, by=by)
     match inspection:
-        case Settled(state):
-            return emit_reconcile(guard, case, "settled", INFO, by=by, state=state)
-        case Undecided(reason, error):
-            level = INFO if error is None else ERROR
-            return emit_reconcile(
-                guard, case, "undecided", level, by=by, reason=reason, error=error
-            )
-        case Unusable(reason, error):
-            return emit_reconcile(
-                guard, case, "undecided", ERROR, by=by, reason=reason, error=error
-            )
+        case settlement.Settled(state):
+            return emit("settled", INFO, state=state)
+        case settlement.Undecided(reason, error):
+            return emit("undecided", INFO if error is None else ERROR, reason=reason, error=error)
+        case settlement.Unusable(reason, error):
+            return emit("undecided", ERROR, reason=reason, error=error)
         case GivenUp(reason):
-            return emit_reconcile(
-                guard, case, "given_up", ERROR, by=by, reason=f"a dead letter: {reason}"
-            )
-        case Running() | Passed():
+            return emit("given_up", ERROR, reason=f"a dead letter: {reason}")
+        case settlement.Running() | settlement.Passed():
             return "passed"
         case _:
             assert_never(inspection)

@@ -53,16 +53,12 @@ def listener_for(backend: Backend, listen_url: str | None = None) -> Listener | 
 
         return SqliteListener(parse(backend.url)[0])
     if scheme in ("postgresql", "postgres"):
-        return PostgresListener(_conninfo(backend, listen_url))
+        from semel.stores.postgres import settings
+
+        own: Any = backend
+        found = own._settings if listen_url is None else settings.parse(listen_url, {})
+        return PostgresListener(found.conninfo)
     return None
-
-
-def _conninfo(backend: Any, listen_url: str | None) -> str:
-    from semel.stores.postgres.settings import parse
-
-    settings = backend._settings if listen_url is None else parse(listen_url, {})
-    conninfo: str = settings.conninfo
-    return conninfo
 
 
 class SqliteListener:
@@ -105,13 +101,20 @@ class PostgresListener:
     async def listen(self, wake: Wake) -> None:
         from psycopg import Error
 
-        failures = 0
-        twice = _Twice(wake)
+        failures, loop = 0, asyncio.get_running_loop()
+        later: dict[str, asyncio.TimerHandle] = {}
+
+        def wake_again(channel: str) -> None:
+            del later[channel]
+            wake(channel)
+
         while True:
             try:
                 async for channel in self._heard():
                     failures = 0
-                    twice(channel)
+                    wake(channel)
+                    if channel not in later:
+                        later[channel] = loop.call_later(AGAIN_AFTER, wake_again, channel)
             except _NoEcho:
                 log.warning(
                     "semel: PostgreSQL's notifications do not arrive here, as behind a transaction "
@@ -125,9 +128,16 @@ class PostgresListener:
             await asyncio.sleep(min(_LONGEST_REST, 0.5 * 2.0 ** min(failures, 10)) * jitter())
 
     async def _heard(self) -> AsyncGenerator[str, None]:
-        session = await self._session()
+        """The channels that notifications come on; all of them once, when it begins to listen."""
+        session = await self._connect()
         try:
-            await self._echo(session)
+            for channel in CHANNELS:
+                await session.execute(f"LISTEN {channel}".encode())
+            # Notify over another session: behind a transaction pooler it does not arrive here.
+            async with await self._connect() as caller:
+                await caller.execute("SELECT pg_notify(%s, 'echo')", (EFFECT,))
+            if not [each async for each in session.notifies(timeout=_PATIENCE, stop_after=1)]:
+                raise _NoEcho
             # Something may have come before we listened.
             for channel in CHANNELS:
                 yield channel
@@ -139,47 +149,11 @@ class PostgresListener:
         finally:
             await session.close()
 
-    async def _session(self) -> Any:
+    async def _connect(self) -> Any:
         from psycopg import AsyncConnection
 
-        session = await asyncio.wait_for(
-            AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None),
-            _PATIENCE,
-        )
-        for channel in CHANNELS:
-            await session.execute(f"LISTEN {channel}".encode())
-        return session
-
-    async def _echo(self, session: Any) -> None:
-        """Notify over another session: behind a transaction pooler it does not arrive here."""
-        from psycopg import AsyncConnection
-
-        async with await asyncio.wait_for(
-            AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None),
-            _PATIENCE,
-        ) as caller:
-            await caller.execute("SELECT pg_notify(%s, 'echo')", (EFFECT,))
-        async for _ in session.notifies(timeout=_PATIENCE, stop_after=1):
-            return
-        raise _NoEcho
-
-
-class _Twice:
-    """Wakes at once, and once more a little later."""
-
-    def __init__(self, wake: Wake) -> None:
-        self._wake = wake
-        self._later: dict[str, asyncio.TimerHandle] = {}
-
-    def __call__(self, channel: str) -> None:
-        self._wake(channel)
-        if channel not in self._later:
-            loop = asyncio.get_running_loop()
-            self._later[channel] = loop.call_later(AGAIN_AFTER, self._again, channel)
-
-    def _again(self, channel: str) -> None:
-        del self._later[channel]
-        self._wake(channel)
+        opening = AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        return await asyncio.wait_for(opening, _PATIENCE)
 
 
 class _NoEcho(Exception):

@@ -158,10 +158,6 @@ class ConcurrentLoop:
         return Round(counts.total(), due_in, counts_note(counts, self._order))
 
 
-ReportRound = Callable[[str, Round], None]
-ReportFailure = Callable[[str, Exception], None]
-
-
 class Worker:
     """Runs each of ``loops`` whenever it has something to do, until ``stop``.
 
@@ -177,8 +173,8 @@ class Worker:
         listener: Listener | None = None,
         poll: timedelta = timedelta(seconds=5),
         drain: timedelta = timedelta(seconds=30),
-        on_round: ReportRound | None = None,
-        on_failure: ReportFailure | None = None,
+        on_round: Callable[[str, Round], None] | None = None,
+        on_failure: Callable[[str, Exception], None] | None = None,
     ) -> None:
         if not loops:
             raise ConfigurationError("a worker needs a loop to run")
@@ -254,8 +250,7 @@ class Worker:
             # Before the round: what comes up during it is not missed.
             self._wakes[name].clear()
             try:
-                rest = self._rest(name, await self._round(name, loop))
-                failures = 0
+                round_ = await self._round(name, loop)
             except Exception as error:
                 failures += 1
                 if self._on_failure is not None:
@@ -266,6 +261,10 @@ class Worker:
                 rest = min(_LONGEST_REST, 0.5 * 2.0 ** min(failures, 10)) * jitter()
                 await _wait(self._stopped, rest)
                 continue
+            failures, polled = 0, self._poll * jitter()
+            rest = polled if round_.next_due_in is None else round_.next_due_in
+            if name != MAINTAIN:  # that goes by the clock alone, and knows its interval
+                rest = min(polled, max(rest, 0.0 if round_.done else _SHORTEST_REST))
             await _wait(self._wakes[name], rest)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -278,13 +277,6 @@ class Worker:
         if round_.done and self._on_round is not None:
             self._on_round(name, round_)
         return round_
-
-    def _rest(self, name: str, round_: Round) -> float:
-        polled = self._poll * jitter()
-        due = polled if round_.next_due_in is None else round_.next_due_in
-        if name == MAINTAIN:
-            return due  # it goes by the clock alone, and knows its interval
-        return min(polled, max(due, 0.0 if round_.done else _SHORTEST_REST))
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
