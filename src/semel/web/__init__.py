@@ -6,10 +6,9 @@
                                      ↓
                                 application
 
-1. The **adapter** (`asgi`, `wsgi`, `views`, `endpoint_gate`)
-   is called by the server or by a framework. It alone knows the protocol: how a request is read,
-   how a response is sent, where the application is called. A safe method without a key goes
-   straight to the application.
+1. The **adapter** (`asgi`, `wsgi`, `views`, `endpoint_gate`) is called by the server or by a
+   framework. It alone knows the protocol: how a request is read, how a response is sent, where the
+   application is called. A safe method without a key goes straight to the application.
 2. The **pipeline** finds the route's policy (a listed route, else a tag, else the guard's own),
    reads the key and its owner (`admit`), and adds the body (`open`). It knows policies and
    frameworks' routers, but no record. It may refuse: a malformed key, no tenant, a body too large.

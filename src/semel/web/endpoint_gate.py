@@ -22,13 +22,12 @@ from semel.core.exchange.problems import refuse
 from semel.core.frozen import frozen
 from semel.core.operations.handler import Await, HandlerOutcome, Raised, Unwoken
 from semel.core.operations.requests import Claimed, FlowOperation
-from semel.core.policy import RoutePlan
-from semel.core.records import Request, Response
+from semel.core.records import Response
 from semel.errors import ConfigurationError, NotExecuted
 from semel.runtime.operation import Run, fitting_operation, watched
 from semel.stores.open_transactions import in_event_loop
 from semel.web.asgi import Middleware, asked, read_rest, tell_status
-from semel.web.asgi_exchange import AsgiExchange, body_messages, keepable, send_response
+from semel.web.asgi_exchange import AsgiExchange, body_messages, send_response
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.body import Body, SpooledBody
 from semel.web.exchange import too_late
@@ -38,7 +37,6 @@ from semel.web.routes import Place, every_route
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.runtime.runtime import Runtime
 
 
 @frozen
@@ -247,32 +245,20 @@ class GatedExchange(AsgiExchange):
         "gate",
     )
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        plan: RoutePlan,
-        request: Request,
-        app: AsgiApp,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        threads: list[object],
-    ) -> None:
-        # The application leaves its notes in the scope it gets.
-        super().__init__(runtime, plan, request, app, keepable(scope), receive, send)
+    async def approach(self, threads: list[object]) -> bool:
+        """Start the application; True when it reaches the gate, False when it ends before.
+
+        ``threads``: the exchanges that hold a thread of the framework while they wait.
+        """
+        self.prepare()
+        self.gate = EndpointGate(self._app)
+        self._threads = threads
         self._read = SpooledBody()
         """What has come of the body."""
-        self.gate = EndpointGate(app)
         self._taken = 0
         """How much of the body the application has read on its way to the gate."""
         self._all_read = self._let_through = self._over = False
         self._sent_status = 503
-        self._threads = threads
-        """The exchanges that hold a thread of the framework while they wait for an answer."""
-
-    async def approach(self) -> bool:
-        """Start the application; True when it reaches the gate, False when it ends before."""
-        self.prepare()
         task = self.spawn(self._call_app())
         self._task = weakref.ref(task)
         try:
@@ -431,9 +417,8 @@ class GatedMiddleware(Middleware):
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)
-        given = (runtime, plan, request, self.app, scope, receive, send)
-        ex = GatedExchange(*given, threads=self._threads)
-        if not await ex.approach():
+        ex = GatedExchange(runtime, plan, request, self.app, scope, receive, send)
+        if not await ex.approach(self._threads):
             return await ex.run_out()
         try:
             opened = await self._opened(ex, where)

@@ -264,13 +264,11 @@ def _litestar(app: Any, at: _Position) -> Iterator[RouteEntry]:
 
 def _flask_wrapped(app: Any, at: _Position) -> Iterator[RouteEntry]:
     """Flask, and what its ``wsgi_app`` dispatches to before, where `install` guards nothing."""
-    wrapped = app.wsgi_app
     around = _Position(at.path) if at.guard in _around_flask(app) else at
-    for _ in range(32):
-        around = around.behind(getattr(wrapped, "guard", None))
-        for mount, mounted in _named(wrapped, "mounts").items():
+    for layer in layers(app.wsgi_app):
+        around = around.behind(getattr(layer, "guard", None))
+        for mount, mounted in _named(layer, "mounts").items():
             yield from _whole(mounted, around.below(mount))
-        wrapped = getattr(wrapped, "app", None)
     yield from _flask(app, at)
 
 

@@ -10,7 +10,7 @@ from semel.core import operations as ops
 from semel.core.exchange.problems import refuse
 from semel.core.exchange.settle import Flowing
 from semel.core.flow import run
-from semel.core.policy import SAFE_METHODS, Policy, RoutePlan
+from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.records import Headers, HeaderView, Request, Response
 from semel.runtime.transactions import Transact
 from semel.web import routes
@@ -22,7 +22,6 @@ from semel.web.tags import ruled_by
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.runtime.runtime import Runtime
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
@@ -71,7 +70,7 @@ class WsgiMiddleware:
         request = request_of(environ, where.path)
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
-        ex = WsgiExchange(runtime, plan, request, self.app, environ, start_response)
+        ex = WsgiExchange(runtime, plan, request)
         admitted = self._pipeline.admit(ex)
         if isinstance(admitted, Response):
             return _send(admitted, start_response)
@@ -84,7 +83,7 @@ class WsgiMiddleware:
         if answer is not None:
             close(body)
             return _send(spoken(answer), start_response)
-        return ex.respond()
+        return ex.respond(self.app, environ, start_response)
 
 
 class WsgiExchange(BlockingExchange):
@@ -92,20 +91,14 @@ class WsgiExchange(BlockingExchange):
 
     __slots__ = (
         *("_app", "_environ", "_start_response"),
-        *("_begun", "_behind", "_by_router", "_error", "_headers", "_iterable", "_leave"),
+        *("_begun", "_behind", "_by_router", "_error", "_headers", "_iterable"),
         *("_raised", "_reader", "_rest", "_status_line"),
     )
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        plan: RoutePlan,
-        request: Request,
-        app: WsgiApp,
-        environ: Environ,
-        start_response: StartResponse,
-    ) -> None:
-        super().__init__(runtime, plan, request)
+    def respond(
+        self, app: WsgiApp, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Claim, call, settle. The body that is returned cleans up in its ``close``."""
         self._app = app
         self._environ = environ
         self._start_response = start_response
@@ -117,11 +110,7 @@ class WsgiExchange(BlockingExchange):
         self._error: BaseException | None = None
         self._behind: BaseException | None = None
         self._raised = self._by_router = False
-        self._leave: Callable[[], None] | None = None
         self._reader: IO[bytes] | None = None
-
-    def respond(self) -> Iterable[bytes]:
-        """Claim, call, settle. The body that is returned cleans up in its ``close``."""
         try:
             reached = self.serve()
             if isinstance(reached, Flowing):
@@ -131,8 +120,6 @@ class WsgiExchange(BlockingExchange):
             self.close()
             raise
         finally:
-            if self._leave is not None:
-                self._leave()  # the thread goes on to other requests, which must not meet this run
             self.end()
 
     @property
@@ -144,7 +131,7 @@ class WsgiExchange(BlockingExchange):
         reader = self._reader = reader_of(self.body)
         own = {"wsgi.input": reader, "CONTENT_LENGTH": str(size_of(self.body)), MARK: self.identity}
         self._environ = {**self._environ, **own}
-        self._leave = self.run.enter()
+        leave = self.run.enter()
         try:
             self._iterable = self._app(self._environ, self._start)
             self._rest = iter(self._iterable)
@@ -166,6 +153,8 @@ class WsgiExchange(BlockingExchange):
             # Begun but not finished: what was begun is the outcome, and it is not whole.
             self._error = error
             return ops.Streaming(self._status, self._headers, error)
+        finally:
+            leave()  # the thread goes on to other requests, which must not meet this run
 
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
@@ -195,12 +184,15 @@ class WsgiExchange(BlockingExchange):
             self.account.status = self._status
         tally = Tally()
         write = self._start_response(self._status_line, _as_text(headers))
+        leave = self.run.enter()  # reading the rest is still part of the run
         try:
             for piece in chain(self._begun.pieces(), self._rest if self._error is None else ()):
                 tally.add(piece)
                 write(piece)
         except BaseException as error:
             self._error = error
+        finally:
+            leave()
         return tally.drained(whole=self._error is None, error=self._error)
 
     def close(self) -> None:
