@@ -1,6 +1,5 @@
 """Whatever a client sends: a problem document or one guarded execution, never anything else."""
 
-import asyncio
 import gzip
 import io
 import json
@@ -13,17 +12,11 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 import semel
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.web.client import Reply
-from tests.web.colours import COLOURS, driver, once
-from tests.web.conftest import MakeGuard
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import KEY, Ask, WsgiDriver, environ_of
 from tests.web.effects import Effects
 
 JSON = ("content-type", "application/json")
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 MALFORMED = {
@@ -53,13 +46,9 @@ MALFORMED = {
 
 @pytest.mark.parametrize("value", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_key_is_refused_without_an_execution_and_never_echoed(
-    value: str,
-    colour: str,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    value: str, serve: Serve, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(), once(effects), runner)
+    send = serve()
     reply = send(Ask(key=value))
     assert (reply.status, reply.code) == (400, "malformed-key")
     assert len(value) < 4 or value.encode("latin-1") not in reply.body
@@ -67,49 +56,43 @@ def test_a_malformed_key_is_refused_without_an_execution_and_never_echoed(
     assert send.errors == []
 
 
-def test_a_repeated_key_is_refused_even_when_it_is_the_same(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    send = driver(colour, make_guard(), once(effects), runner)
+def test_a_repeated_key_is_refused_even_when_it_is_the_same(serve: Serve, effects: Effects) -> None:
+    send = serve()
     reply = send(Ask(headers=(JSON, ("idempotency-key", KEY))))
     assert (reply.status, reply.code) == (400, "malformed-key")
     assert effects.all() == []
 
 
-def test_a_strict_route_takes_only_the_quoted_form(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    send = driver(colour, make_guard(policy=semel.ietf(strict=True)), once(effects), runner)
+def test_a_strict_route_takes_only_the_quoted_form(serve: Serve, effects: Effects) -> None:
+    send = serve(policy=semel.ietf(strict=True))
     assert send(Ask(key=KEY)).code == "malformed-key"
     assert send(Ask(key=f'"{KEY}"')).status == 200
     assert len(effects.all()) == 1
 
 
-def test_the_quoted_and_the_bare_form_are_one_key(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    send = driver(colour, make_guard(), once(effects), runner)
+def test_the_quoted_and_the_bare_form_are_one_key(serve: Serve, effects: Effects) -> None:
+    send = serve()
     assert send(Ask(key=f'"{KEY}"')).body == send(Ask(key=f"  {KEY} ")).body
     assert len(effects.all()) == 1
 
 
 @pytest.mark.parametrize("version", "1235689")
 def test_a_uuid_route_takes_versions_4_and_7_only(
-    version: str, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    version: str, serve: Serve, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(policy=semel.ietf(key="uuid")), once(effects), runner)
+    send = serve(policy=semel.ietf(key="uuid"))
     assert send(Ask(key=f"8e03978e-40d5-{version}3e8-bc93-6894a57f9324")).status == 400
     assert send(Ask(key="8e03978e-40d5-43e8-bc93-6894a57f9324")).status == 200
     assert len(effects.all()) == 1
 
 
 def test_a_required_key_that_is_missing_is_refused_and_an_optional_one_passes(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(policy=semel.ietf(required=True)), once(effects), runner)
+    send = serve(policy=semel.ietf(required=True))
     assert (send(Ask(key=None)).status, send(Ask(key=None)).code) == (400, "missing-key")
     assert effects.all() == []
-    optional = driver(colour, make_guard(), once(effects), runner)
+    optional = serve()
     assert optional(Ask(key=None)).status == 200
     assert optional(Ask(key=None)).status == 200
     assert len(effects.all()) == 2
@@ -117,11 +100,10 @@ def test_a_required_key_that_is_missing_is_refused_and_an_optional_one_passes(
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "PUT", "DELETE"])
 def test_methods_that_take_no_part_pass_with_and_without_a_key(
-    method: str, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    method: str, serve: Serve, effects: Effects
 ) -> None:
-    guard = make_guard(policy=semel.ietf(required=True))
     known = method != "QUERY"  # to wsgiref's validator
-    send = driver(colour, guard, once(effects), runner, strict=known)
+    send = serve(policy=semel.ietf(required=True), strict=known)
     replies = [send(Ask(method, key=key)) for key in (KEY, KEY, None)]
     assert [reply.status for reply in replies] == [200, 200, 200]
     assert all(reply.one("idempotent-replayed") is None for reply in replies)
@@ -129,29 +111,23 @@ def test_methods_that_take_no_part_pass_with_and_without_a_key(
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
-def test_methods_that_opt_in_are_guarded(
-    method: str, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(policy=semel.ietf(methods=("put", "DELETE", "PATCH")))
-    send = driver(colour, guard, once(effects), runner)
+def test_methods_that_opt_in_are_guarded(method: str, serve: Serve, effects: Effects) -> None:
+    send = serve(policy=semel.ietf(methods=("put", "DELETE", "PATCH")))
     assert send(Ask(method)).body == send(Ask(method)).body
     assert len(effects.all()) == 1
 
 
 def test_a_method_in_lower_case_does_not_slip_past_the_guard(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, effects: Effects
 ) -> None:
     """Frameworks route ``post`` as POST."""
-    send = driver(colour, make_guard(), once(effects), runner, strict=False)
+    send = serve(strict=False)
     assert send(Ask("post")).body == send(Ask("POST")).body
     assert len(effects.all()) == 1
 
 
-def test_a_key_on_a_safe_method_is_refused_where_the_policy_says_so(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(policy=semel.ietf(safe_methods="refuse"))
-    send = driver(colour, guard, once(effects), runner)
+def test_a_key_on_a_safe_method_is_refused_where_the_policy_says_so(serve: Serve) -> None:
+    send = serve(policy=semel.ietf(safe_methods="refuse"))
     assert send(Ask("GET")).code == "key-on-safe-method"
     assert send(Ask("GET", key=None)).status == 200
 
@@ -186,14 +162,9 @@ TYPES = {
 @pytest.mark.parametrize("media", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_any_body_is_executed_once_and_told_from_any_other(
-    body: bytes,
-    media: str | None,
-    colour: str,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    body: bytes, media: str | None, serve: Serve, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(), once(effects), runner)
+    send = serve()
     headers = () if media is None else (("content-type", media),)
     first, again = send(Ask(body=body, headers=headers)), send(Ask(body=body, headers=headers))
     assert (first.status, again.replayed, again.body) == (200, True, first.body)
@@ -204,10 +175,10 @@ def test_any_body_is_executed_once_and_told_from_any_other(
 
 
 def test_a_compressed_body_is_told_by_its_bytes_and_its_coding(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, effects: Effects
 ) -> None:
     body, coding = gzip.compress(b"{}", mtime=0), ("content-encoding", "gzip")
-    send = driver(colour, make_guard(), once(effects), runner)
+    send = serve()
     first = send(Ask(body=body, headers=(JSON, coding)))
     assert send(Ask(body=body, headers=(JSON, coding))).body == first.body
     assert send(Ask(body=body, headers=(JSON,))).status == 422
@@ -215,11 +186,8 @@ def test_a_compressed_body_is_told_by_its_bytes_and_its_coding(
 
 
 @pytest.mark.parametrize("size", [101, 3_000_000])
-def test_a_body_over_the_cap_executes_nothing(
-    size: int, colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(policy=semel.ietf(max_request_body=100))
-    send = driver(colour, guard, once(effects), runner)
+def test_a_body_over_the_cap_executes_nothing(size: int, serve: Serve, effects: Effects) -> None:
+    send = serve(policy=semel.ietf(max_request_body=100))
     reply = send(Ask(body=b"x" * size))
     assert (reply.status, reply.code) == (413, "body-too-large")
     assert effects.all() == []

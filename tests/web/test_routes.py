@@ -1,6 +1,5 @@
 """A policy is found where it was put: on an endpoint below any router, or in a list of routes."""
 
-import asyncio
 import functools
 from typing import Any
 
@@ -17,8 +16,8 @@ from starlette.routing import Host, Mount, Route, Router
 import semel
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.web.client import Reply
-from tests.web.colours import COLOURS, Said, driver
-from tests.web.conftest import MakeGuard
+from tests.web.colours import Said
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import Ask, WsgiDriver, call
 
 STRICT = semel.ietf(required=True)
@@ -234,13 +233,9 @@ async def test_a_listed_route_fits_paths_as_starlette_does(
     assert (reply.status == 400) is found
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("pattern", ["/x", "/api/x"])
-def test_a_listed_route_fits_with_and_without_the_mount_prefix(
-    pattern: str, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(routes=[semel.Route("POST", pattern, STRICT)])
-    send = driver(colour, guard, lambda: Said(b"x"), runner)
+def test_a_listed_route_fits_with_and_without_the_mount_prefix(pattern: str, serve: Serve) -> None:
+    send = serve(lambda: Said(b"x"), routes=[semel.Route("POST", pattern, STRICT)])
     assert send(Ask(path=b"/x", root="/api", key=None)).code == "missing-key"
     assert send(Ask(path=b"/y", root="/api", key=None)).status == 200
 
