@@ -9,10 +9,11 @@ import pytest
 
 import semel
 from tests.web.colours import COLOURS, Handle, driver, once
-from tests.web.drive import Driver
+from tests.web.drive import AsgiDriver, Driver
 from tests.web.effects import Effects
 
 MakeGuard = Callable[..., semel.Guard]
+Drive = Callable[[Any], AsgiDriver]
 
 
 class Serve(Protocol):
@@ -55,6 +56,17 @@ def make_guard() -> Iterator[MakeGuard]:
     yield make
     for guard in made:
         guard.close()
+
+
+@pytest.fixture
+def guard(make_guard: MakeGuard) -> semel.Guard:
+    return make_guard()
+
+
+@pytest.fixture
+def drive(runner: asyncio.Runner) -> Drive:
+    """Sends requests to an ASGI application."""
+    return lambda app: AsgiDriver(app, runner)
 
 
 @pytest.fixture

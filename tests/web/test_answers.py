@@ -1,6 +1,5 @@
 """First answers and replays: what is said, what is kept, what is made anew."""
 
-import asyncio
 import gzip
 import random
 import sys
@@ -18,8 +17,8 @@ from semel.web.asgi_types import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
 from tests.web.colours import TEXT, Said, once
-from tests.web.conftest import MakeGuard, Serve
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+from tests.web.conftest import Drive, MakeGuard, Serve
+from tests.web.drive import Ask, Driver, WsgiDriver
 from tests.web.effects import Effects
 
 JSON = ("content-type", "application/json")
@@ -251,7 +250,7 @@ def test_bodies_given_to_write_are_part_of_the_answer(make_guard: MakeGuard) -> 
 
 
 def test_a_buffer_that_is_filled_again_does_not_change_what_was_answered(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, drive: Drive
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         buffer = bytearray(4)
@@ -263,17 +262,15 @@ def test_a_buffer_that_is_filled_again_does_not_change_what_was_answered(
             )
         await send({"type": "http.response.body"})
 
-    first, again = twice(AsgiDriver(make_guard().asgi(app), runner))
+    first, again = twice(drive(guard.asgi(app)))
     assert first.body == again.body == b"one two end."
 
 
-def test_a_head_that_no_server_would_take_is_no_answer(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_head_that_no_server_would_take_is_no_answer(make_guard: MakeGuard, drive: Drive) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [("not", "octets")]})
 
-    send = AsgiDriver(make_guard(policy=semel.payments(probe=None)).asgi(app), runner)
+    send = drive(make_guard(policy=semel.payments(probe=None)).asgi(app))
     first, again = twice(send)
     assert (first.status, first.code, again.code) == (500, "outcome-unknown", "outcome-unknown")
     assert isinstance(send.errors[0], TypeError)

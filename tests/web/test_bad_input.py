@@ -212,9 +212,9 @@ def serve(guard: semel.Guard, effects: Effects, **environ: object) -> tuple[Repl
     [("3", 400), ("-2", 400), ("two", 400), ("²", 400), ("9" * 10_000, 413), ("2.0", 400)],
 )
 def test_a_content_length_that_is_no_length_executes_nothing(
-    length: str, status: int, make_guard: MakeGuard, effects: Effects
+    length: str, status: int, guard: semel.Guard, effects: Effects
 ) -> None:
-    reply, server = serve(make_guard(), effects, CONTENT_LENGTH=length)
+    reply, server = serve(guard, effects, CONTENT_LENGTH=length)
     assert (reply.status, server.errors) == (status, [])
     assert reply.code in ("malformed-body", "body-too-large")
     assert effects.all() == []
@@ -234,9 +234,9 @@ def chunked(server: str, body: bytes = b"1", protocol: str = "HTTP/1.1") -> dict
 
 @pytest.mark.parametrize("server", ["gunicorn/27.0.0", "Werkzeug/3.1.9", "Cheroot/11.1.2 Server"])
 def test_a_body_without_a_length_is_read_from_servers_that_tell_when_it_is_cut_off(
-    server: str, make_guard: MakeGuard, effects: Effects
+    server: str, guard: semel.Guard, effects: Effects
 ) -> None:
-    reply, _ = serve(make_guard(), effects, **chunked(server))
+    reply, _ = serve(guard, effects, **chunked(server))
     assert reply.body == effects.all()[0].nonce.encode() + b"1"
 
 
@@ -253,19 +253,19 @@ NOBODY_TELLS = {
 
 @pytest.mark.parametrize("environ", NOBODY_TELLS.values(), ids=NOBODY_TELLS)
 def test_a_body_that_may_be_cut_off_is_never_executed(
-    environ: dict[str, object], make_guard: MakeGuard, effects: Effects
+    environ: dict[str, object], guard: semel.Guard, effects: Effects
 ) -> None:
-    reply, server = serve(make_guard(), effects, **environ)
+    reply, server = serve(guard, effects, **environ)
     assert (reply.status, reply.code, server.errors) == (411, "length-required", [])
     assert effects.all() == []
 
 
 @pytest.mark.parametrize(("protocol", "status"), [("HTTP/1.0", 200), ("HTTP/2", 411)])
 def test_a_request_without_any_word_of_a_body_has_none_only_in_http_1(
-    protocol: str, status: int, make_guard: MakeGuard, effects: Effects
+    protocol: str, status: int, guard: semel.Guard, effects: Effects
 ) -> None:
     environ = {"CONTENT_LENGTH": "", "SERVER_PROTOCOL": protocol, "wsgi.input": io.BytesIO(b"1")}
-    reply, _ = serve(make_guard(), effects, **environ)
+    reply, _ = serve(guard, effects, **environ)
     assert reply.status == status
     assert len(effects.all()) == (status == 200)
 
@@ -288,7 +288,7 @@ def spoken_to(app: WsgiApp, said: bytes) -> bytes:
 
 
 def test_a_client_that_dies_in_the_middle_of_a_chunk_leaves_its_key_to_its_retry(
-    make_guard: MakeGuard, effects: Effects
+    guard: semel.Guard, effects: Effects
 ) -> None:
     def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         effects.happen(environ["wsgi.input"].read().decode())
@@ -297,7 +297,7 @@ def test_a_client_that_dies_in_the_middle_of_a_chunk_leaves_its_key_to_its_retry
 
     head = f"POST /x HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {KEY}\r\n".encode()
     head += b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    guarded = make_guard().wsgi(app)
+    guarded = guard.wsgi(app)
     assert b" 200 " not in spoken_to(guarded, head + b"b\r\namount=10")
     assert b" 200 " in spoken_to(guarded, head + b"b\r\namount=1000\r\n0\r\n\r\n")
     assert [effect.key for effect in effects.all()] == ["amount=1000"]
@@ -309,7 +309,7 @@ def test_a_body_without_a_length_is_capped_too(make_guard: MakeGuard, effects: E
     assert (reply.status, reply.code, effects.all()) == (413, "body-too-large", [])
 
 
-def test_an_application_may_replace_its_input(make_guard: MakeGuard, effects: Effects) -> None:
+def test_an_application_may_replace_its_input(guard: semel.Guard, effects: Effects) -> None:
     """Some put a stream in its place that cannot even be closed."""
 
     def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -317,6 +317,6 @@ def test_an_application_may_replace_its_input(make_guard: MakeGuard, effects: Ef
         start_response("200 OK", [("content-type", "text/plain")])
         return [effects.happen("-").encode()]
 
-    server = WsgiDriver(make_guard().wsgi(app))
+    server = WsgiDriver(guard.wsgi(app))
     assert server().status == 200
     assert server.errors == []

@@ -22,8 +22,8 @@ from semel.stores.encryption import Encryption
 from semel.worker.deliveries import Deliveries
 from semel.worker.stored_runs import StoredRuns
 from tests.web.colours import COLOURS, Said, asgi
-from tests.web.conftest import MakeGuard, Serve
-from tests.web.drive import AsgiDriver, Ask, WsgiDriver
+from tests.web.conftest import Drive, MakeGuard, Serve
+from tests.web.drive import Ask, WsgiDriver
 
 OLD, NEW = os.urandom(32), os.urandom(32)
 KEYS = {"new": NEW, "old": OLD}
@@ -110,7 +110,7 @@ def test_the_same_awaited_and_with_an_effect_in_the_applications_own_transaction
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_an_operation_resumes_from_an_encrypted_journal(
-    colour: str, sqlite_url: str, make_guard: MakeGuard, runner: asyncio.Runner
+    colour: str, sqlite_url: str, make_guard: MakeGuard, drive: Drive
 ) -> None:
     policy = semel.ietf(mode="resumable", required=True)
     guard = make_guard(sqlite_url, encryption=encryption(), policy=policy)
@@ -139,7 +139,7 @@ def test_an_operation_resumes_from_an_encrypted_journal(
 
     send: Any
     if colour == "asgi":
-        send = AsgiDriver(guard.asgi(awaited), runner)
+        send = drive(guard.asgi(awaited))
     else:
         send = WsgiDriver(guard.wsgi(blocking), strict=False)
     ask = Ask(body=SECRET.encode())

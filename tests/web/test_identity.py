@@ -29,8 +29,8 @@ from semel.core.request import keys
 from semel.frameworks.flask import install
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.web.colours import Said, asgi
-from tests.web.conftest import MakeGuard, Serve
-from tests.web.drive import KEY, AsgiDriver, Ask, Wire, call, scope_of
+from tests.web.conftest import Drive, MakeGuard, Serve
+from tests.web.drive import KEY, Ask, Wire, call, scope_of
 
 JSON = ("content-type", "application/json")
 
@@ -171,11 +171,11 @@ def blacksheep_shop(paid: list[str]) -> Any:
     ],
 )
 def test_an_escaped_slash_is_never_answered_with_what_a_plain_one_has_done(
-    first: bytes, second: bytes, make_guard: MakeGuard, runner: asyncio.Runner
+    first: bytes, second: bytes, guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
     paid = list[str]()
     app = blacksheep_shop(paid)
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     runner.run(app.start())
 
     def status(sent: bytes) -> int:
@@ -389,11 +389,11 @@ def in_fastapi(guard: semel.Guard, runs: list[str]) -> AsgiApp:
 
 @pytest.mark.parametrize("guarded", [in_asgi, in_fastapi])
 def test_a_tenant_that_must_be_awaited_is_awaited_for_keyed_requests(
-    guarded: Any, make_guard: MakeGuard, runner: asyncio.Runner
+    guarded: Any, make_guard: MakeGuard, drive: Drive
 ) -> None:
     runs: list[str] = []
     tenant = Asked()
-    send = AsgiDriver(guarded(make_guard(tenant=tenant), runs), runner)
+    send = drive(guarded(make_guard(tenant=tenant), runs))
 
     def user(name: str, **options: Any) -> Ask:
         return Ask(headers=(JSON, ("x-user", name)), **options)

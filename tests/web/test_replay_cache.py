@@ -102,8 +102,7 @@ def test_a_large_answer_is_repeated_byte_for_byte(
         assert send().replayed
 
 
-def test_without_a_window_every_replay_asks(serve: Serve, make_guard: MakeGuard) -> None:
-    guard = make_guard()
+def test_without_a_window_every_replay_asks(serve: Serve, guard: semel.Guard) -> None:
     send = serve(guard=guard)
     first = send()
     assert send().body == first.body
@@ -210,16 +209,15 @@ def test_retiring_takes_as_long_as_anybodys_window(make_guard: MakeGuard) -> Non
         assert time.monotonic() - began >= SHORT.total_seconds()
 
 
-def test_who_evicts_says_who_and_why(make_guard: MakeGuard) -> None:
-    operator = make_guard().operator()
+def test_who_evicts_says_who_and_why(guard: semel.Guard) -> None:
+    operator = guard.operator()
     with pytest.raises(semel.ConfigurationError, match="by="):
         operator.evict(Identity(bytes(32)), by="ann", reason=" ")
 
 
 def test_what_is_in_flight_is_not_evicted_and_not_said_to_be(
-    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = make_guard()
     operator = guard.operator()
     where = KeyAddress("", "ONCE", "/work", "message-7f3a9c0e41")
     refused: list[str] = []

@@ -23,9 +23,9 @@ from semel.frameworks.flask import install as install_flask
 from semel.frameworks.litestar import install as install_litestar
 from semel.web.framework_internals import watch_fastapi
 from tests.web.client import Reply, new_key
-from tests.web.conftest import MakeGuard
+from tests.web.conftest import Drive, MakeGuard
 from tests.web.django_site import Site
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+from tests.web.drive import Ask, Driver, WsgiDriver
 
 Charges = list[int]
 Around = Callable[[FastAPI, semel.Guard], Any]
@@ -89,16 +89,16 @@ def answers_nonsense(charges: Charges, *, is_async: bool = True) -> FastAPI:
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("around", AROUND)
 def test_an_answer_that_fastapi_refuses_is_in_doubt(
-    around: Around, is_async: bool, make_guard: MakeGuard, runner: asyncio.Runner
+    around: Around, is_async: bool, guard: semel.Guard, drive: Drive
 ) -> None:
     charges: Charges = []
-    app = around(answers_nonsense(charges, is_async=is_async), make_guard())
-    assert_in_doubt(AsgiDriver(app, runner), charges)
+    app = around(answers_nonsense(charges, is_async=is_async), guard)
+    assert_in_doubt(drive(app), charges)
 
 
 @pytest.mark.parametrize("around", AROUND)
 def test_an_endpoint_of_fastapis_that_raises_is_released(
-    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+    around: Around, guard: semel.Guard, drive: Drive
 ) -> None:
     app, charges = FastAPI(), list[int]()
 
@@ -107,12 +107,12 @@ def test_an_endpoint_of_fastapis_that_raises_is_released(
         charges.append(100)
         raise LookupError
 
-    assert_released(AsgiDriver(around(app, make_guard()), runner), charges)
+    assert_released(drive(around(app, guard)), charges)
 
 
 @pytest.mark.parametrize("around", AROUND)
 def test_a_dependency_that_raises_is_released(
-    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+    around: Around, guard: semel.Guard, drive: Drive
 ) -> None:
     app, charges = FastAPI(), list[int]()
 
@@ -123,12 +123,12 @@ def test_a_dependency_that_raises_is_released(
     async def pay() -> None:
         charges.append(100)
 
-    assert_released(AsgiDriver(around(app, make_guard()), runner), charges, tries=0)
+    assert_released(drive(around(app, guard)), charges, tries=0)
 
 
 def test_in_an_unknown_fastapi_every_exception_is_a_doubt(
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
+    guard: semel.Guard,
+    drive: Drive,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -140,10 +140,10 @@ def test_in_an_unknown_fastapi_every_exception_is_a_doubt(
         raise LookupError
 
     monkeypatch.delattr(fastapi_routing, "run_endpoint_function")
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     monkeypatch.undo()
     assert "this version of FastAPI is not known" in caplog.text
-    assert_in_doubt(AsgiDriver(guarded, runner), charges)
+    assert_in_doubt(drive(guarded), charges)
 
 
 def test_this_fastapi_is_known() -> None:
@@ -152,7 +152,7 @@ def test_this_fastapi_is_known() -> None:
 
 
 def test_in_one_transaction_nothing_has_happened(
-    make_guard: MakeGuard, runner: asyncio.Runner, tmp_path: Path
+    make_guard: MakeGuard, drive: Drive, tmp_path: Path
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
         file.execute("CREATE TABLE orders (n INT)")
@@ -166,13 +166,11 @@ def test_in_one_transaction_nothing_has_happened(
 
         atomic = semel.ietf(mode="atomic")
         make_guard(f"sqlite:///{tmp_path}/shop.db", policy=atomic).fastapi(app)
-        assert_released(AsgiDriver(app, runner), charges)
+        assert_released(drive(app), charges)
         assert file.execute("SELECT count(*) FROM orders").fetchone() == (0,)
 
 
-def test_an_answer_that_litestar_cannot_write_is_in_doubt(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_an_answer_that_litestar_cannot_write_is_in_doubt(guard: semel.Guard, drive: Drive) -> None:
     charges: Charges = []
 
     @post("/x")
@@ -181,9 +179,9 @@ def test_an_answer_that_litestar_cannot_write_is_in_doubt(
         return {"when": object()}
 
     app: Any = Litestar(
-        [pay], on_app_init=[partial(install_litestar, guard=make_guard())], openapi_config=None
+        [pay], on_app_init=[partial(install_litestar, guard=guard)], openapi_config=None
     )
-    assert_in_doubt(AsgiDriver(app, runner), charges)
+    assert_in_doubt(drive(app), charges)
 
 
 # ── Flask, Django ─────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +195,7 @@ def flask_around(how: str, app: flask.Flask, guard: semel.Guard) -> Any:
 
 
 @pytest.mark.parametrize("how", ["at the view", "from outside"])
-def test_an_answer_that_flask_cannot_make_is_in_doubt(how: str, make_guard: MakeGuard) -> None:
+def test_an_answer_that_flask_cannot_make_is_in_doubt(how: str, guard: semel.Guard) -> None:
     app, charges = flask.Flask("shop"), list[int]()
 
     @app.post("/x")
@@ -205,11 +203,11 @@ def test_an_answer_that_flask_cannot_make_is_in_doubt(how: str, make_guard: Make
         charges.append(100)
         return {"when": object()}, 201
 
-    assert_in_doubt(WsgiDriver(flask_around(how, app, make_guard())), charges)
+    assert_in_doubt(WsgiDriver(flask_around(how, app, guard)), charges)
 
 
 @pytest.mark.parametrize("how", ["at the view", "from outside"])
-def test_a_view_of_flasks_that_raises_is_released(how: str, make_guard: MakeGuard) -> None:
+def test_a_view_of_flasks_that_raises_is_released(how: str, guard: semel.Guard) -> None:
     app, charges = flask.Flask("shop"), list[int]()
 
     @app.post("/x")
@@ -217,12 +215,12 @@ def test_a_view_of_flasks_that_raises_is_released(how: str, make_guard: MakeGuar
         charges.append(100)
         raise LookupError
 
-    assert_released(WsgiDriver(flask_around(how, app, make_guard())), charges)
+    assert_released(WsgiDriver(flask_around(how, app, guard)), charges)
 
 
 @pytest.mark.parametrize("raises", [True, False])
 def test_an_answer_that_quart_cannot_make_is_in_doubt(
-    raises: bool, make_guard: MakeGuard, runner: asyncio.Runner
+    raises: bool, guard: semel.Guard, drive: Drive
 ) -> None:
     app: Any = quart.Quart("shop")
     charges = list[int]()
@@ -235,7 +233,7 @@ def test_an_answer_that_quart_cannot_make_is_in_doubt(
         return {"when": object()}, 201
 
     judged = assert_released if raises else assert_in_doubt
-    judged(AsgiDriver(make_guard().asgi(app), runner), charges)
+    judged(drive(guard.asgi(app)), charges)
 
 
 class Unwritable(SimpleTemplateResponse):
@@ -247,7 +245,7 @@ class Unwritable(SimpleTemplateResponse):
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
 @pytest.mark.parametrize("made", [lambda: None, lambda: Unwritable("pay.html")])
 def test_an_answer_that_django_cannot_make_is_in_doubt(
-    colour: str, made: Callable[[], Any], make_guard: MakeGuard, runner: asyncio.Runner
+    colour: str, made: Callable[[], Any], guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
     charges: Charges = []
 
@@ -256,13 +254,13 @@ def test_an_answer_that_django_cannot_make_is_in_doubt(
         charges.append(100)
         return made()
 
-    with closing(Site(make_guard(), {"x": pay})) as site:
+    with closing(Site(guard, {"x": pay})) as site:
         assert_in_doubt(site.driver(colour, runner), charges)
 
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
 def test_a_view_of_djangos_that_raises_is_released(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    colour: str, guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
     charges: Charges = []
 
@@ -271,14 +269,14 @@ def test_a_view_of_djangos_that_raises_is_released(
         charges.append(100)
         raise LookupError
 
-    with closing(Site(make_guard(), {"x": pay})) as site:
+    with closing(Site(guard, {"x": pay})) as site:
         assert_released(site.driver(colour, runner), charges)
 
 
 # ── any application ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_head_that_wsgi_cannot_carry_is_in_doubt(make_guard: MakeGuard) -> None:
+def test_a_head_that_wsgi_cannot_carry_is_in_doubt(guard: semel.Guard) -> None:
     charges: Charges = []
 
     def pay(environ: Any, start_response: Any) -> Any:
@@ -286,16 +284,14 @@ def test_a_head_that_wsgi_cannot_carry_is_in_doubt(make_guard: MakeGuard) -> Non
         start_response("201 Created", [("X-Name", "Zo\u0151")])
         return [b"paid"]
 
-    assert_in_doubt(WsgiDriver(make_guard().wsgi(pay)), charges)
+    assert_in_doubt(WsgiDriver(guard.wsgi(pay)), charges)
 
 
-def test_a_head_that_asgi_cannot_carry_is_in_doubt(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_head_that_asgi_cannot_carry_is_in_doubt(guard: semel.Guard, drive: Drive) -> None:
     charges: Charges = []
 
     async def pay(scope: Any, receive: Any, send: Any) -> None:
         charges.append(100)
         await send({"type": "http.response.start", "status": 201, "headers": [("x", "text")]})
 
-    assert_in_doubt(AsgiDriver(make_guard().asgi(pay), runner), charges)
+    assert_in_doubt(drive(guard.asgi(pay)), charges)
