@@ -11,7 +11,6 @@ from typing import Any
 import flask
 import pytest
 import quart
-from django.http import HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.views.decorators.csrf import csrf_exempt
 from fastapi import APIRouter, Depends, FastAPI
@@ -96,25 +95,19 @@ def test_an_answer_that_fastapi_refuses_is_in_doubt(
     assert_in_doubt(drive(app), charges)
 
 
-@pytest.mark.parametrize("around", AROUND)
-def test_an_endpoint_of_fastapis_that_raises_is_released(
-    around: Around, guard: semel.Guard, drive: Drive
-) -> None:
-    app, charges = FastAPI(), list[int]()
+def raises(charges: Charges) -> FastAPI:
+    app = FastAPI()
 
     @app.post("/x")
     async def pay() -> None:
         charges.append(100)
         raise LookupError
 
-    assert_released(drive(around(app, guard)), charges)
+    return app
 
 
-@pytest.mark.parametrize("around", AROUND)
-def test_a_dependency_that_raises_is_released(
-    around: Around, guard: semel.Guard, drive: Drive
-) -> None:
-    app, charges = FastAPI(), list[int]()
+def depends_on_what_raises(charges: Charges) -> FastAPI:
+    app = FastAPI()
 
     async def database() -> None:
         raise ConnectionRefusedError
@@ -123,7 +116,20 @@ def test_a_dependency_that_raises_is_released(
     async def pay() -> None:
         charges.append(100)
 
-    assert_released(drive(around(app, guard)), charges, tries=0)
+    return app
+
+
+@pytest.mark.parametrize(("made", "tries"), [(raises, 3), (depends_on_what_raises, 0)])
+@pytest.mark.parametrize("around", AROUND)
+def test_an_endpoint_of_fastapis_or_a_dependency_that_raises_is_released(
+    around: Around,
+    made: Callable[[Charges], FastAPI],
+    tries: int,
+    guard: semel.Guard,
+    drive: Drive,
+) -> None:
+    charges: Charges = []
+    assert_released(drive(around(made(charges), guard)), charges, tries)
 
 
 def test_in_an_unknown_fastapi_every_exception_is_a_doubt(
@@ -132,15 +138,9 @@ def test_in_an_unknown_fastapi_every_exception_is_a_doubt(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app, charges = FastAPI(), list[int]()
-
-    @app.post("/x")
-    async def pay() -> None:
-        charges.append(100)
-        raise LookupError
-
+    charges: Charges = []
     monkeypatch.delattr(fastapi_routing, "run_endpoint_function")
-    guarded = guard.asgi(app)
+    guarded = guard.asgi(raises(charges))
     monkeypatch.undo()
     assert "this version of FastAPI is not known" in caplog.text
     assert_in_doubt(drive(guarded), charges)
@@ -194,46 +194,49 @@ def flask_around(how: str, app: flask.Flask, guard: semel.Guard) -> Any:
     return app
 
 
-@pytest.mark.parametrize("how", ["at the view", "from outside"])
-def test_an_answer_that_flask_cannot_make_is_in_doubt(how: str, guard: semel.Guard) -> None:
-    app, charges = flask.Flask("shop"), list[int]()
+class Unmade:
+    """A view whose answer cannot be made, or that raises before it has one."""
 
-    @app.post("/x")
-    def pay() -> Any:
-        charges.append(100)
-        return {"when": object()}, 201
+    def __init__(self, made: Callable[[], Any] | None) -> None:
+        self.charges: Charges = []
+        self._made = made
 
-    assert_in_doubt(WsgiDriver(flask_around(how, app, guard)), charges)
-
-
-@pytest.mark.parametrize("how", ["at the view", "from outside"])
-def test_a_view_of_flasks_that_raises_is_released(how: str, guard: semel.Guard) -> None:
-    app, charges = flask.Flask("shop"), list[int]()
-
-    @app.post("/x")
-    def pay() -> Any:
-        charges.append(100)
-        raise LookupError
-
-    assert_released(WsgiDriver(flask_around(how, app, guard)), charges)
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_an_answer_that_quart_cannot_make_is_in_doubt(
-    raises: bool, guard: semel.Guard, drive: Drive
-) -> None:
-    app: Any = quart.Quart("shop")
-    charges = list[int]()
-
-    @app.post("/x")  # type: ignore[untyped-decorator]
-    async def pay() -> Any:
-        charges.append(100)
-        if raises:
+    def __call__(self) -> Any:
+        self.charges.append(100)
+        if self._made is None:
             raise LookupError
-        return {"when": object()}, 201
+        return self._made()
 
-    judged = assert_released if raises else assert_in_doubt
-    judged(drive(guard.asgi(app)), charges)
+    def judge(self, send: Driver) -> None:
+        judged = assert_released if self._made is None else assert_in_doubt
+        judged(send, self.charges)
+
+
+def nonsense() -> Any:
+    return {"when": object()}, 201
+
+
+@pytest.mark.parametrize("made", [nonsense, None], ids=["unmade", "raised"])
+@pytest.mark.parametrize("how", ["at the view", "from outside"])
+def test_an_answer_that_flask_cannot_make_is_in_doubt_and_what_is_raised_released(
+    how: str, made: Callable[[], Any] | None, guard: semel.Guard
+) -> None:
+    app, view = flask.Flask("shop"), Unmade(made)
+    app.add_url_rule("/x", "pay", view, methods=["POST"])
+    view.judge(WsgiDriver(flask_around(how, app, guard)))
+
+
+@pytest.mark.parametrize("made", [nonsense, None], ids=["unmade", "raised"])
+def test_an_answer_that_quart_cannot_make_is_in_doubt_and_what_is_raised_released(
+    made: Callable[[], Any] | None, guard: semel.Guard, drive: Drive
+) -> None:
+    app, view = quart.Quart("shop"), Unmade(made)
+
+    @app.post("/x")
+    async def pay() -> Any:
+        return view()
+
+    view.judge(drive(guard.asgi(app)))  # type: ignore[arg-type]
 
 
 class Unwritable(SimpleTemplateResponse):
@@ -243,34 +246,20 @@ class Unwritable(SimpleTemplateResponse):
 
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
-@pytest.mark.parametrize("made", [lambda: None, lambda: Unwritable("pay.html")])
-def test_an_answer_that_django_cannot_make_is_in_doubt(
-    colour: str, made: Callable[[], Any], guard: semel.Guard, runner: asyncio.Runner
+@pytest.mark.parametrize(
+    "made", [lambda: None, lambda: Unwritable("pay.html"), None], ids=["none", "unmade", "raised"]
+)
+def test_an_answer_that_django_cannot_make_is_in_doubt_and_what_is_raised_released(
+    colour: str, made: Callable[[], Any] | None, guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
-    charges: Charges = []
+    view = Unmade(made)
 
     @csrf_exempt
     def pay(request: Any) -> Any:
-        charges.append(100)
-        return made()
+        return view()
 
     with closing(Site(guard, {"x": pay})) as site:
-        assert_in_doubt(site.driver(colour, runner), charges)
-
-
-@pytest.mark.parametrize("colour", ["wsgi", "asgi"])
-def test_a_view_of_djangos_that_raises_is_released(
-    colour: str, guard: semel.Guard, runner: asyncio.Runner
-) -> None:
-    charges: Charges = []
-
-    @csrf_exempt
-    def pay(request: Any) -> HttpResponse:
-        charges.append(100)
-        raise LookupError
-
-    with closing(Site(guard, {"x": pay})) as site:
-        assert_released(site.driver(colour, runner), charges)
+        view.judge(site.driver(colour, runner))
 
 
 # ── any application ───────────────────────────────────────────────────────────────────────────────
