@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import aiohttp
@@ -77,18 +78,9 @@ Opened = Iterator[Client]
 
 
 @contextmanager
-def by_httpx(journal: Any, patience: float, **options: Any) -> Opened:
+def by_httpx(journal: Any, patience: float, library: Any = httpx, **options: Any) -> Opened:
     with (
-        httpx.Client(trust_env=False, timeout=patience) as http,
-        semel.client.httpx.HttpxClient(http, journal=journal, **options) as client,
-    ):
-        yield Blocking(client)
-
-
-@contextmanager
-def by_httpx2(journal: Any, patience: float, **options: Any) -> Opened:
-    with (
-        httpx2.Client(trust_env=False, timeout=patience) as http,
+        library.Client(trust_env=False, timeout=patience) as http,
         semel.client.httpx.HttpxClient(http, journal=journal, **options) as client,
     ):
         yield Blocking(client)
@@ -135,7 +127,7 @@ def by_aiohttp(journal: Any, patience: float, **options: Any) -> Opened:
 
 KINDS: dict[str, Callable[..., Any]] = {
     "httpx": by_httpx,
-    "httpx2": by_httpx2,
+    "httpx2": partial(by_httpx, library=httpx2),
     "requests": by_requests,
     "awaited httpx": by_awaited_httpx,
     "aiohttp": by_aiohttp,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,37 +64,21 @@ class Order:
     proxy: str | None = None
 
 
-def by_httpx(order: Order) -> None:
-    with httpx.Client(
-        trust_env=False,
-        verify=TRUST,
-        timeout=httpx.Timeout(LONG, connect=order.connect, read=order.read),
-        proxy=order.proxy,
-        follow_redirects=True,
-    ) as client:
-        client.request(order.method, order.url, content=BODY).raise_for_status()
+def patiently(library: Any, order: Order) -> dict[str, Any]:
+    """Options of a client of httpx, or of httpx2."""
+    timeout = library.Timeout(LONG, connect=order.connect, read=order.read)
+    plain = {"trust_env": False, "verify": TRUST, "follow_redirects": True}
+    return {**plain, "timeout": timeout, "proxy": order.proxy}
 
 
-def by_httpx2(order: Order) -> None:
-    with httpx2.Client(
-        trust_env=False,
-        verify=TRUST,
-        timeout=httpx2.Timeout(LONG, connect=order.connect, read=order.read),
-        proxy=order.proxy,
-        follow_redirects=True,
-    ) as client:
+def by_httpx(order: Order, library: Any = httpx) -> None:
+    with library.Client(**patiently(library, order)) as client:
         client.request(order.method, order.url, content=BODY).raise_for_status()
 
 
 def by_awaited_httpx(order: Order) -> None:
     async def call() -> None:
-        async with httpx.AsyncClient(
-            trust_env=False,
-            verify=TRUST,
-            timeout=httpx.Timeout(LONG, connect=order.connect, read=order.read),
-            proxy=order.proxy,
-            follow_redirects=True,
-        ) as client:
+        async with httpx.AsyncClient(**patiently(httpx, order)) as client:
             (await client.request(order.method, order.url, content=BODY)).raise_for_status()
 
     asyncio.run(call())
@@ -160,7 +145,7 @@ def by_urllib(order: Order) -> None:
 
 CLIENTS: Mapping[str, Callable[[Order], None]] = {
     "httpx": by_httpx,
-    "httpx2": by_httpx2,
+    "httpx2": partial(by_httpx, library=httpx2),
     "awaited httpx": by_awaited_httpx,
     "requests": by_requests,
     "urllib3": by_urllib3,
@@ -333,15 +318,16 @@ def by_requests_digest(url: str) -> None:
         session.post(url, BODY, auth=requests.auth.HTTPDigestAuth("a", "b"))
 
 
-def by_httpx_digest(url: str) -> None:
-    httpx.post(url, content=BODY, auth=httpx.DigestAuth("a", "b"), trust_env=False, verify=TRUST)
+def by_httpx_digest(url: str, library: Any = httpx) -> None:
+    auth = library.DigestAuth("a", "b")
+    library.post(url, content=BODY, auth=auth, trust_env=False, verify=TRUST)
 
 
-def by_httpx2_digest(url: str) -> None:
-    httpx2.post(url, content=BODY, auth=httpx2.DigestAuth("a", "b"), trust_env=False, verify=TRUST)
-
-
-@pytest.mark.parametrize("call", [by_requests_digest, by_httpx_digest, by_httpx2_digest])
+@pytest.mark.parametrize(
+    "call",
+    [by_requests_digest, by_httpx_digest, partial(by_httpx_digest, library=httpx2)],
+    ids=["requests", "httpx", "httpx2"],
+)
 def test_a_password_that_was_asked_for_means_a_request_before(call: Callable[[str], None]) -> None:
     with Provider(say(CHALLENGE), once=True) as provider:
         error = failure(lambda: call(f"http://127.0.0.1:{provider.port}/charge"))

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import json
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -112,7 +111,7 @@ class Receiver:
         handler.wfile.write(reply.body)
         while reply.drip and not self._closing.is_set():
             handler.wfile.write(b".")
-            time.sleep(0.005)
+            self._closing.wait(0.005)
 
 
 def fits(received: Received, secret: str) -> bool:

@@ -21,7 +21,7 @@ from semel.stores.sql.plans import Statement
 from tests.servers import PgBouncer, PostgresServer
 from tests.stores.dialects import ON_POSTGRES, Postgres
 from tests.stores.together import awaited, claim, complete, rival, together
-from tests.waiting import PATIENCE, Ahead, turns, until
+from tests.waiting import PATIENCE, Ahead, auntil, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -72,9 +72,12 @@ async def test_a_commit_that_no_standby_confirmed_is_no_success_for_any_member(
     async with awaited(own_database.url) as store:
         with own_database.waiting_for_standbys() as ask:
             tasks = [asyncio.ensure_future(store.perform(claim(number))) for number in range(30)]
-            while not all(task.done() for task in tasks):
+
+            def all_cancelled() -> bool:
                 ask(f"SELECT count(pg_cancel_backend(pid)) {own_database.UNCONFIRMED}")
-                await asyncio.sleep(0.01)
+                return all(task.done() for task in tasks)
+
+            await auntil(all_cancelled)
             errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(error) for error in errors} == {StoreUnavailable}
         assert {error.applied for error in errors if isinstance(error, StoreUnavailable)} == {None}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -364,6 +364,9 @@ def test_keys_are_neither_lost_nor_doubled_while_buckets_move(
                     return
                 claimed.append(op)
 
+        def reached(goal: int) -> bool:
+            return len(claimed) >= goal or bool(errors)
+
         threads = [threading.Thread(target=work, args=(bucket,)) for bucket in buckets]
         for thread in threads:
             thread.start()
@@ -374,8 +377,7 @@ def test_keys_are_neither_lost_nor_doubled_while_buckets_move(
                 pass
             end_move(cluster, bucket, target)
             goal = len(claimed) + 20
-            while len(claimed) < goal and not errors:
-                time.sleep(0.01)
+            until(partial(reached, goal))
         stop.set()
         for thread in threads:
             thread.join()

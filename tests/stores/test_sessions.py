@@ -65,6 +65,19 @@ def finish(world: World, act: Act, op: Any) -> None:
     assert world.state(op) is State.COMPLETED
 
 
+def ordered(world: World, act: Act, *steps: int | str) -> None:
+    """A handler that adds orders, by their numbers, and does with its session what is named."""
+
+    async def handler(session: Any, step: Any) -> None:
+        for each in steps:
+            if isinstance(each, int):
+                session.add(Order(id=each))
+            else:
+                await step(getattr(session, each))
+
+    handle(world, act, handler)
+
+
 def test_the_session_has_the_colour_of_whoever_asks(world: World) -> None:
     act, _ = world.begun()
 
@@ -78,28 +91,14 @@ def test_the_session_has_the_colour_of_whoever_asks(world: World) -> None:
 
 def test_what_a_session_still_holds_is_flushed_and_committed_by_semel(world: World) -> None:
     act, op = world.begun()
-
-    async def handler(session: Any, _step: Any) -> None:
-        session.add(Order(id=1))
-
-    handle(world, act, handler)
+    ordered(world, act, 1)
     finish(world, act, op)
     assert world.orders() == [1]
 
 
 def test_a_commit_is_a_savepoint_and_a_rollback_goes_back_to_it(world: World) -> None:
     act, op = world.begun()
-
-    async def handler(session: Any, step: Any) -> None:
-        session.add(Order(id=1))
-        await step(session.commit)
-        session.add(Order(id=2))
-        await step(session.flush)
-        await step(session.rollback)
-        session.add(Order(id=3))
-        await step(session.commit)
-
-    handle(world, act, handler)
+    ordered(world, act, 1, "commit", 2, "flush", "rollback", 3, "commit")
     assert world.orders() == []
     finish(world, act, op)
     assert world.orders() == [1, 3]
@@ -107,12 +106,7 @@ def test_a_commit_is_a_savepoint_and_a_rollback_goes_back_to_it(world: World) ->
 
 def test_committed_by_the_session_and_rolled_back_by_semel_is_gone(world: World) -> None:
     act, op = world.begun()
-
-    async def handler(session: Any, step: Any) -> None:
-        session.add(Order(id=1))
-        await step(session.commit)
-
-    handle(world, act, handler)
+    ordered(world, act, 1, "commit")
     act.roll_back()
     assert world.orders() == []
     assert world.state(op) is None
@@ -120,12 +114,7 @@ def test_committed_by_the_session_and_rolled_back_by_semel_is_gone(world: World)
 
 def test_undone_behind_the_sessions_back(world: World) -> None:
     act, op = world.begun()
-
-    async def handler(session: Any, step: Any) -> None:
-        session.add(Order(id=1))
-        await step(session.flush)
-
-    handle(world, act, handler)
+    ordered(world, act, 1, "flush")
     act.undo()
     finish(world, act, op)
     assert world.orders() == []
@@ -134,11 +123,7 @@ def test_undone_behind_the_sessions_back(world: World) -> None:
 def test_flushing_raises_what_the_database_says(world: World) -> None:
     act, op = world.begun()
     act.execute("INSERT INTO orders VALUES (1)")
-
-    async def handler(session: Any, _step: Any) -> None:
-        session.add(Order(id=1))
-
-    handle(world, act, handler)
+    ordered(world, act, 1)
     with pytest.raises(IntegrityError):
         act.flush()
     act.undo()
@@ -206,12 +191,7 @@ def test_a_session_in_a_thread_below_an_event_loop(world: World) -> None:
 def test_many_in_a_row_leave_neither_threads_nor_connections(world: World) -> None:
     for number in range(10):
         act, op = world.begun()
-
-        async def handler(session: Any, step: Any, number: int = number) -> None:
-            session.add(Order(id=number))
-            await step(session.commit)
-
-        handle(world, act, handler)
+        ordered(world, act, number, "commit")
         finish(world, act, op)
         assert isinstance(world.ascertain(op.identity), Found)
     assert world.orders() == list(range(10))
@@ -220,16 +200,9 @@ def test_many_in_a_row_leave_neither_threads_nor_connections(world: World) -> No
 
 
 def test_a_handler_whose_session_is_closed_by_itself(world: World) -> None:
+    """As SQLAlchemy has it: what was not committed is undone."""
     act, op = world.begun()
-
-    async def handler(session: Any, step: Any) -> None:
-        session.add(Order(id=1))
-        await step(session.commit)
-        session.add(Order(id=2))
-        await step(session.flush)
-        await step(session.close)  # as SQLAlchemy has it: what was not committed is undone
-
-    handle(world, act, handler)
+    ordered(world, act, 1, "commit", 2, "flush", "close")
     finish(world, act, op)
     assert world.orders() == [1]
 

@@ -15,17 +15,12 @@ from semel.runtime.event_catalogue import CATALOGUE
 from semel.runtime.events import Event
 from semel.stores.memory import MemoryBackend
 from tests.ears import Ear
-from tests.web.colours import COLOURS, Handle, Said, driver
-from tests.web.conftest import MakeGuard
+from tests.web.colours import Handle, Said, driver
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import KEY, Ask, Driver
 from tests.web.faults import FaultyBackend
 
 MINUTE = 60_000_000
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Shop:
@@ -200,24 +195,22 @@ def test_a_functions_run_is_told_like_a_requests(make_guard: MakeGuard) -> None:
 
 
 def test_with_nobody_listening_a_good_request_says_nothing(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+    serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send = driver(colour, make_guard(), lambda: Said(b"x"), runner)
+    send = serve(lambda: Said(b"x"))
     with caplog.at_level(logging.DEBUG, "semel"):
         assert (send().status, send().status) == (200, 200)
     assert caplog.records == []
 
 
-def test_a_subscriber_that_raises_does_not_change_an_answer(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_subscriber_that_raises_does_not_change_an_answer(serve: Serve) -> None:
     class Broken:
         inline = True
 
         def __call__(self, event: Event) -> None:
             raise SystemError("of the subscriber")
 
-    send = driver(colour, make_guard(on_event=Broken()), lambda: Said(b"x"), runner)
+    send = serve(lambda: Said(b"x"), on_event=Broken())
     assert (send().status, send().replayed) == (200, True)
 
 

@@ -1,6 +1,5 @@
 """First answers and replays: what is said, what is kept, what is made anew."""
 
-import asyncio
 import gzip
 import random
 import sys
@@ -17,17 +16,12 @@ from semel.core.exchange import replay
 from semel.web.asgi_types import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
-from tests.web.colours import COLOURS, TEXT, Said, driver, once
-from tests.web.conftest import MakeGuard
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+from tests.web.colours import TEXT, Said, once
+from tests.web.conftest import Drive, MakeGuard, Serve
+from tests.web.drive import Ask, Driver, WsgiDriver
 from tests.web.effects import Effects
 
 JSON = ("content-type", "application/json")
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def twice(send: Driver, *headers: tuple[str, str]) -> tuple[Reply, Reply]:
@@ -35,12 +29,10 @@ def twice(send: Driver, *headers: tuple[str, str]) -> tuple[Reply, Reply]:
     return send(ask), send(ask)
 
 
-def test_what_belongs_to_one_moment_or_one_browser_is_not_replayed(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_what_belongs_to_one_moment_or_one_browser_is_not_replayed(serve: Serve) -> None:
     kept = (TEXT, ("x-kept", "1"), ("x-kept", "2"), ("etag", '"v1"'), ("location", "/x/1"))
     lost = (("set-cookie", "a=1"), ("date", "Mon, 01 Jan 2024 00:00:00 GMT"), ("age", "3"))
-    send = driver(colour, make_guard(), lambda: Said(b"x", 201, (*kept, *lost)), runner)
+    send = serve(lambda: Said(b"x", 201, (*kept, *lost)))
     first, again = twice(send)
     assert first.one("set-cookie") == "a=1"
     assert [again.one(name) for name, _ in lost] == [None, None, None]
@@ -49,12 +41,10 @@ def test_what_belongs_to_one_moment_or_one_browser_is_not_replayed(
     assert again.one("content-length") == "1"
 
 
-def test_semels_own_headers_are_said_once_each(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_semels_own_headers_are_said_once_each(serve: Serve) -> None:
     said = (TEXT, ("cache-control", "public, max-age=60"), ("idempotency-expires", "never"))
     policy = semel.ietf(replay_header="Idempotency-Replay", retention=timedelta(days=2))
-    send = driver(colour, make_guard(policy=policy), lambda: Said(b"x", 200, said), runner)
+    send = serve(lambda: Said(b"x", 200, said), policy=policy)
     first, again = twice(send)
     assert (first.all("idempotency-replay"), again.all("idempotency-replay")) == (
         ["false"],
@@ -66,11 +56,9 @@ def test_semels_own_headers_are_said_once_each(
         assert "GMT" in reply.all("idempotency-expires")[0]
 
 
-def test_answers_to_other_origins_expose_what_clients_need(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_answers_to_other_origins_expose_what_clients_need(serve: Serve) -> None:
     said = (TEXT, ("access-control-allow-origin", "*"), ("access-control-expose-headers", "x-a"))
-    send = driver(colour, make_guard(), lambda: Said(b"x", 200, said), runner)
+    send = serve(lambda: Said(b"x", 200, said))
     for reply in twice(send):
         exposed = ", ".join(reply.all("access-control-expose-headers"))
         assert "x-a" in exposed
@@ -79,10 +67,8 @@ def test_answers_to_other_origins_expose_what_clients_need(
         assert "retry-after" in exposed.lower()
 
 
-def test_answers_to_the_same_origin_expose_nothing(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    send = driver(colour, make_guard(), lambda: Said(b"x"), runner)
+def test_answers_to_the_same_origin_expose_nothing(serve: Serve) -> None:
+    send = serve(lambda: Said(b"x"))
     assert [reply.one("access-control-expose-headers") for reply in twice(send)] == [None, None]
 
 
@@ -91,11 +77,11 @@ def test_answers_to_the_same_origin_expose_nothing(
     [("gzip", True), ("br, gzip;q=0.5", True), ("*", True), ("gzip;q=0", False), ("br", False)],
 )
 def test_a_coding_the_caller_does_not_accept_is_undone(
-    accepted: str, coded: bool, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    accepted: str, coded: bool, serve: Serve
 ) -> None:
     body = gzip.compress(b"hello", mtime=0)
     said = (TEXT, ("content-encoding", "gzip"))
-    send = driver(colour, make_guard(), lambda: Said(body, 200, said), runner)
+    send = serve(lambda: Said(body, 200, said))
     send(Ask(headers=(JSON, ("accept-encoding", "gzip"))))
     again = send(Ask(headers=(JSON, ("accept-encoding", accepted))))
     assert again.replayed
@@ -120,15 +106,12 @@ class Watched:
 
 
 def test_a_large_answer_is_decoded_outside_the_event_loop(
-    colour: str,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = random.Random(1).randbytes(100_000)
     said = (TEXT, ("content-encoding", "gzip"))
     coded = Said(gzip.compress(plain, mtime=0), 200, said)
-    send = driver(colour, make_guard(replay_cache=timedelta(minutes=1)), lambda: coded, runner)
+    send = serve(lambda: coded, replay_cache=timedelta(minutes=1))
     assert send(Ask(headers=(JSON, ("accept-encoding", "gzip")))).status == 200
     monkeypatch.setattr(replay, "zlib", watched := Watched())
     assert [send().body for _ in range(2)] == [plain] * 2
@@ -136,31 +119,24 @@ def test_a_large_answer_is_decoded_outside_the_event_loop(
     assert watched.threads
 
 
-def test_a_coding_that_is_not_what_it_says_is_replayed_as_it_is(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_coding_that_is_not_what_it_says_is_replayed_as_it_is(serve: Serve) -> None:
     said = (TEXT, ("content-encoding", "gzip"))
-    send = driver(colour, make_guard(), lambda: Said(b"not gzip", 200, said), runner)
+    send = serve(lambda: Said(b"not gzip", 200, said))
     first, again = twice(send)
     assert first.body == again.body == b"not gzip"
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, 1_100_000, 5_000_000])
-def test_bodies_of_any_size_are_replayed_byte_for_byte(
-    size: int, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_bodies_of_any_size_are_replayed_byte_for_byte(size: int, serve: Serve) -> None:
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
-    send = driver(colour, make_guard(), lambda: Said(body), runner)
+    send = serve(lambda: Said(body))
     first, again = twice(send)
     assert (first.body, again.body, again.replayed) == (body, body, True)
 
 
 @pytest.mark.parametrize(("size", "kept"), [(100, True), (101, False)])
-def test_an_answer_over_the_limit_leaves_a_receipt(
-    size: int, kept: bool, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(policy=semel.ietf(max_response_body=100))
-    send = driver(colour, guard, lambda: Said(b"x" * size), runner)
+def test_an_answer_over_the_limit_leaves_a_receipt(size: int, kept: bool, serve: Serve) -> None:
+    send = serve(lambda: Said(b"x" * size), policy=semel.ietf(max_response_body=100))
     first, again = twice(send)
     assert first.body == b"x" * size
     assert (again.status == 200) is kept
@@ -168,27 +144,23 @@ def test_an_answer_over_the_limit_leaves_a_receipt(
 
 
 def test_the_current_state_is_rendered_where_the_policy_says_so(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, effects: Effects
 ) -> None:
     def current(request: semel.Request, kept: semel.Response) -> semel.Response:
         return semel.Response(200, kept.headers, b"now")
 
-    guard = make_guard(policy=semel.ietf(on_replay=current))
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(policy=semel.ietf(on_replay=current))
     first, again = twice(send)
     assert first.body == effects.all()[0].nonce.encode()
     assert again.body == b"now"
     assert len(effects.all()) == 1
 
 
-def test_a_renderer_that_fails_runs_nothing_again(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
+def test_a_renderer_that_fails_runs_nothing_again(serve: Serve, effects: Effects) -> None:
     def broken(request: semel.Request, kept: semel.Response) -> semel.Response:
         raise ZeroDivisionError
 
-    guard = make_guard(policy=semel.ietf(on_replay=broken))
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(policy=semel.ietf(on_replay=broken))
     _, again = twice(send)
     assert (again.status, again.code) == (500, "replay-failed")
     assert len(effects.all()) == 1
@@ -199,25 +171,15 @@ def test_a_renderer_that_fails_runs_nothing_again(
     [((200,), 200, 1), ((200,), 404, 2), (lambda response: response.status == 404, 404, 1)],
 )
 def test_keep_decides_what_is_kept(
-    keep: Any,
-    status: int,
-    executions: int,
-    colour: str,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    keep: Any, status: int, executions: int, serve: Serve, effects: Effects
 ) -> None:
-    guard = make_guard(policy=semel.ietf(keep=keep))
-    send = driver(colour, guard, lambda: Said(once(effects)().body, status), runner)
+    send = serve(lambda: Said(once(effects)().body, status), policy=semel.ietf(keep=keep))
     twice(send)
     assert len(effects.all()) == executions
 
 
-def test_a_keep_that_fails_leaves_the_outcome_unknown(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(policy=semel.ietf(keep=lambda response: bool(1 / 0)))
-    send = driver(colour, guard, once(effects), runner)
+def test_a_keep_that_fails_leaves_the_outcome_unknown(serve: Serve, effects: Effects) -> None:
+    send = serve(policy=semel.ietf(keep=lambda response: bool(1 / 0)))
     _, again = twice(send)
     assert again.code == "outcome-unknown"
     assert len(effects.all()) == 1
@@ -288,7 +250,7 @@ def test_bodies_given_to_write_are_part_of_the_answer(make_guard: MakeGuard) -> 
 
 
 def test_a_buffer_that_is_filled_again_does_not_change_what_was_answered(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, drive: Drive
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         buffer = bytearray(4)
@@ -300,17 +262,15 @@ def test_a_buffer_that_is_filled_again_does_not_change_what_was_answered(
             )
         await send({"type": "http.response.body"})
 
-    first, again = twice(AsgiDriver(make_guard().asgi(app), runner))
+    first, again = twice(drive(guard.asgi(app)))
     assert first.body == again.body == b"one two end."
 
 
-def test_a_head_that_no_server_would_take_is_no_answer(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_head_that_no_server_would_take_is_no_answer(make_guard: MakeGuard, drive: Drive) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [("not", "octets")]})
 
-    send = AsgiDriver(make_guard(policy=semel.payments(probe=None)).asgi(app), runner)
+    send = drive(make_guard(policy=semel.payments(probe=None)).asgi(app))
     first, again = twice(send)
     assert (first.status, first.code, again.code) == (500, "outcome-unknown", "outcome-unknown")
     assert isinstance(send.errors[0], TypeError)

@@ -224,7 +224,7 @@ async def test_a_server_that_raises_on_send_after_a_disconnect_loses_no_record(
 
 
 async def test_what_a_handler_raises_after_its_client_has_left_is_logged(
-    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise ZeroDivisionError("nobody else hears of this")
@@ -232,7 +232,7 @@ async def test_what_a_handler_raises_after_its_client_has_left_is_logged(
     async def gone(message: Message) -> None:
         raise OSError("the client is gone")
 
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     with caplog.at_level("ERROR", logger="semel"):
         with pytest.raises(OSError, match="gone"):
             await guarded(scope_of(Ask()), Wire(Ask()).receive, gone)
@@ -241,7 +241,7 @@ async def test_what_a_handler_raises_after_its_client_has_left_is_logged(
 
 
 async def test_shutdown_waits_for_handlers_whose_clients_have_left(
-    make_guard: MakeGuard, effects: Effects
+    guard: semel.Guard, effects: Effects
 ) -> None:
     go = asyncio.Event()
 
@@ -256,7 +256,7 @@ async def test_shutdown_waits_for_handlers_whose_clients_have_left(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": name})
 
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     inbox: asyncio.Queue[Message] = asyncio.Queue()
     said: list[str] = []
 

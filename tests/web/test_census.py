@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -28,10 +27,8 @@ from semel.worker.maintenance import TenantCounter
 from tests.stores.harness import FakeClock
 from tests.waiting import until
 from tests.web.client import new_key
-from tests.web.colours import driver, once
-from tests.web.conftest import MakeGuard
+from tests.web.conftest import Serve
 from tests.web.drive import Ask
-from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
 
 HOUR = timedelta(hours=1)
@@ -141,22 +138,17 @@ def test_more_tenants_than_there_is_room_for_cost_no_more_memory(
 
 @pytest.mark.parametrize("colour", ["asgi", "wsgi"])
 def test_a_guard_learns_of_keys_that_others_made_and_lets_new_ones_in_when_they_are_gone(
-    colour: str,
-    tmp_path: Path,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    serve: Serve, tmp_path: Path
 ) -> None:
     clock = FakeClock()
     store = MemoryBackend(clock=clock)
     policy = semel.ietf(retention=HOUR, tombstone=timedelta(0))
-    guard = make_guard(
-        store,
+    send = serve(
+        store=store,
         policy=policy,
         limits=semel.Limits(active_keys=5),
         maintenance=timedelta(milliseconds=50),
     )
-    send = driver(colour, guard, once(effects), runner)
     assert send(Ask(key=new_key())).status == 200
     fill(store, "", 4)  # by another process
     refused = until(lambda: reply if (reply := send(Ask(key=new_key()))).status == 429 else None)

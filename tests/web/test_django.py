@@ -126,10 +126,10 @@ def test_paths_that_the_resolver_takes_for_one_are_one(
     paths: tuple[str, ...],
     runs: int,
     by: str,
-    make_guard: MakeGuard,
+    guard: semel.Guard,
     runner: asyncio.Runner,
 ) -> None:
-    counted, guard = Counted(), make_guard()
+    counted = Counted()
 
     def pay(request: Any, **_: Any) -> HttpResponse:
         return counted.happen(request)
@@ -173,8 +173,7 @@ def test_the_path_is_that_of_the_shared_vectors(
     assert seen == [(vector["canonical"], expected)]
 
 
-def test_a_tag_is_found_through_the_resolver(make_guard: MakeGuard, serve: Serve) -> None:
-    guard = make_guard()
+def test_a_tag_is_found_through_the_resolver(guard: semel.Guard, serve: Serve) -> None:
     required = semel.ietf(required=True)
 
     class Refunds(View):
@@ -238,14 +237,14 @@ class Soothing:
 
 
 def test_an_exception_that_another_middleware_answers_is_still_known(
-    make_guard: MakeGuard, serve: Serve
+    guard: semel.Guard, serve: Serve
 ) -> None:
     def fail(request: Any) -> HttpResponse:
         raise TimeoutError("read: the provider may have done it")
 
     counted = Counted(fail)
     layers = [f"{__name__}.Soothing", GUARD]
-    send = serve(make_guard(), site={"MIDDLEWARE": layers}, x=counted.sync)
+    send = serve(guard, site={"MIDDLEWARE": layers}, x=counted.sync)
     assert send().status == 503
     assert send().code == "outcome-unknown"
     assert counted.calls == 1
@@ -267,11 +266,10 @@ elsewhere: list[Any] = []
 
 @pytest.mark.parametrize("at_first", ["x", "another"])
 def test_a_view_that_another_middleware_chooses_is_not_run_unclaimed(
-    make_guard: MakeGuard, serve: Serve, at_first: str, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, serve: Serve, at_first: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing was claimed for it, or not as its tag says."""
     here, there = Counted(), Counted()
-    guard = make_guard()
     elsewhere.append(Urls({"x": guard.route(semel.ietf(required=True))(there.sync_view())}))
     layers = [GUARD, f"{__name__}.Rerouting"]
     send = serve(guard, site={"MIDDLEWARE": layers}, **{at_first: here.sync})
@@ -285,11 +283,11 @@ def test_a_view_that_another_middleware_chooses_is_not_run_unclaimed(
 
 
 def test_what_takes_no_keys_is_answered_whoever_chooses_the_view(
-    make_guard: MakeGuard, serve: Serve
+    guard: semel.Guard, serve: Serve
 ) -> None:
     there = Counted()
     elsewhere.append(Urls({"x": there.sync}))
-    send = serve(make_guard(), site={"MIDDLEWARE": [GUARD, f"{__name__}.Rerouting"]})
+    send = serve(guard, site={"MIDDLEWARE": [GUARD, f"{__name__}.Rerouting"]})
     assert send(Ask(key=None)).status == 201
     assert send(Ask("DELETE")).status == 201
     assert send(Ask(path=b"/nowhere")).status == 404
@@ -392,10 +390,10 @@ CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 
 @pytest.mark.parametrize("layers", [[CSRF, GUARD], [GUARD, CSRF], [CSRF]])
 def test_csrf_protection_reads_a_form_before_the_view_does(
-    serve: Serve, make_guard: MakeGuard, layers: list[str]
+    serve: Serve, guard: semel.Guard, layers: list[str]
 ) -> None:
     """It uses a multipart body up; without the middleware nobody could still compare it."""
-    guard, counted = make_guard(), Counted(upload)
+    counted = Counted(upload)
     view: Any = counted.sync_view()
     if GUARD not in layers:
         view = guarded(guard)(view)
@@ -524,10 +522,8 @@ def test_the_order_of_the_middleware_is_checked(make_guard: MakeGuard) -> None:
             assert [said.id for said in check_middleware()] == wrong
 
 
-def test_views_that_no_key_protects_are_told_by_a_check(make_guard: MakeGuard) -> None:
+def test_views_that_no_key_protects_are_told_by_a_check(guard: semel.Guard) -> None:
     from semel.frameworks.django.apps import check_views
-
-    guard = make_guard()
 
     @guard.route(semel.ietf())
     class Both(View):

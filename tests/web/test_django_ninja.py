@@ -62,10 +62,10 @@ def serve(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Se
 
 @pytest.mark.parametrize("path", [b"/api/blocking", b"/api/awaited"])
 def test_no_answer_is_repeated_to_one_who_was_not_authenticated(
-    make_guard: MakeGuard, serve: Serve, path: bytes, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, serve: Serve, path: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran: list[str] = []
-    send = serve(make_guard(), api_of(ran))
+    send = serve(guard, api_of(ran))
     assert send(Ask(path=path, key=KEY, headers=KNOWN)).code == "misconfigured"
     assert send(Ask(path=path, key=KEY)).code == "misconfigured"
     assert ran == []
@@ -77,7 +77,7 @@ def test_no_answer_is_repeated_to_one_who_was_not_authenticated(
 @pytest.mark.parametrize("how", ["guarded", "route"])
 @pytest.mark.parametrize("colour", ["blocking", "awaited"])
 def test_an_operation_cannot_be_made_of_a_function_with_a_policy(
-    make_guard: MakeGuard, how: str, colour: str
+    guard: semel.Guard, how: str, colour: str
 ) -> None:
     def pay(request: Any) -> dict[str, int]:
         return {"paid": 1}
@@ -85,7 +85,6 @@ def test_an_operation_cannot_be_made_of_a_function_with_a_policy(
     async def pay_awaited(request: Any) -> dict[str, int]:
         return {"paid": 1}
 
-    guard = make_guard()
     policy = semel.ietf(required=True)
     function: Any = pay if colour == "blocking" else pay_awaited
     decorate: Any = guarded(guard, policy) if how == "guarded" else guard.route(policy)
@@ -105,12 +104,9 @@ def test_the_inventory_says_that_its_operations_ignore_keys(
     assert told == {"ignores"}
 
 
-def test_work_in_an_operation_is_done_once_for_each_key(
-    make_guard: MakeGuard, serve: Serve
-) -> None:
+def test_work_in_an_operation_is_done_once_for_each_key(guard: semel.Guard, serve: Serve) -> None:
     """What the guide says to do instead, after Ninja has authenticated."""
     ran: list[str] = []
-    guard = make_guard()
     api = NinjaAPI(auth=Bearer(), urls_namespace="once")
 
     @api.post("/pay")

@@ -90,9 +90,55 @@ def serve(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Se
         site.close()
 
 
-def payments(guard: semel.Guard, ran: list[Any], *permissions: Any) -> dict[str, Any]:
-    """The same view in every way that REST framework has."""
+def in_every_way(
+    guard: semel.Guard, do: Callable[[Any], Response], *permissions: Any
+) -> dict[str, Any]:
+    """The same view in every way that REST framework has; GET is not guarded."""
 
+    class Told(APIView):
+        authentication_classes = (Bearer,)
+        permission_classes = permissions
+
+    class ByMethod(Told):
+        def get(self, request: Any) -> Response:
+            return do(request)
+
+        @guarded(guard)
+        def post(self, request: Any) -> Response:
+            return do(request)
+
+    @guarded(guard)
+    class ByClass(Told):
+        def get(self, request: Any) -> Response:
+            return do(request)
+
+        def post(self, request: Any) -> Response:
+            return do(request)
+
+    @guarded(guard)
+    class BySet(ViewSetMixin, Told):
+        def list(self, request: Any) -> Response:
+            return do(request)
+
+        def create(self, request: Any) -> Response:
+            return do(request)
+
+    @api_view(["GET", "POST"])
+    @authentication_classes([Bearer])
+    @permission_classes([*permissions])
+    @guarded(guard)
+    def by_function(request: Any) -> Response:
+        return do(request)
+
+    return {
+        "method": ByMethod.as_view(),
+        "class": ByClass.as_view(),
+        "viewset": BySet.as_view({"get": "list", "post": "create"}),
+        "function": by_function,
+    }
+
+
+def payments(guard: semel.Guard, ran: list[Any], *permissions: Any) -> dict[str, Any]:
     def pay(request: Any) -> Response:
         payment = Payment(data=request.data)
         payment.is_valid(raise_exception=True)
@@ -105,50 +151,37 @@ def payments(guard: semel.Guard, ran: list[Any], *permissions: Any) -> dict[str,
             raise exceptions.APIException("late") from httpx.ReadTimeout("the provider hangs")
         return Response({"paid": len(ran)}, 201, headers={"X-Paid": "yes"})
 
-    class Told(APIView):
-        authentication_classes = (Bearer,)
-        permission_classes = (IsAuthenticated, *permissions)
-
-    class ByMethod(Told):
-        @guarded(guard)
-        def post(self, request: Any) -> Response:
-            return pay(request)
-
-    @guarded(guard)
-    class ByClass(Told):
-        def post(self, request: Any) -> Response:
-            return pay(request)
-
-    @guarded(guard)
-    class Payments(ViewSetMixin, Told):
-        def create(self, request: Any) -> Response:
-            return pay(request)
-
-    @api_view(["POST"])
-    @authentication_classes([Bearer])
-    @permission_classes([IsAuthenticated, *permissions])
-    @guarded(guard)
-    def by_function(request: Any) -> Response:
-        return pay(request)
-
-    return {
-        "method": ByMethod.as_view(),
-        "class": ByClass.as_view(),
-        "viewset": Payments.as_view({"post": "create"}),
-        "function": by_function,
-    }
+    return in_every_way(guard, pay, IsAuthenticated, *permissions)
 
 
 KINDS = ("method", "class", "viewset", "function")
 
 
+@pytest.fixture
+def ran() -> list[Any]:
+    """Who has paid how much."""
+    return []
+
+
+Send = Callable[..., Driver]
+
+
+@pytest.fixture
+def paying(make_guard: MakeGuard, serve: Serve, ran: list[Any]) -> Send:
+    """Sends payments to a view of one kind."""
+
+    def begin(kind: str, *permissions: Any, **options: Any) -> Driver:
+        guard = make_guard(tenant=tenant)
+        return serve(guard, payments(guard, ran, *permissions)[kind], **options)
+
+    return begin
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_is_claimed_after_the_framework_has_authenticated(
-    make_guard: MakeGuard, serve: Serve, kind: str
+    paying: Send, ran: list[Any], kind: str
 ) -> None:
-    ran: list[Any] = []
-    guard = make_guard(tenant=tenant)
-    send = serve(guard, payments(guard, ran)[kind])
+    send = paying(kind)
     first, again = send(asking()), send(asking())
     assert (first.status, again.body, again.replayed) == (201, b'{"paid":1}', True)
     for name in ("content-type", "allow", "vary", "x-paid"):
@@ -160,11 +193,9 @@ def test_a_key_is_claimed_after_the_framework_has_authenticated(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_framework_answers_is_kept_or_released_like_any_answer(
-    make_guard: MakeGuard, serve: Serve, kind: str
+    paying: Send, ran: list[Any], kind: str
 ) -> None:
-    ran: list[Any] = []
-    guard = make_guard(tenant=tenant)
-    send = serve(guard, payments(guard, ran)[kind])
+    send = paying(kind)
     wrong = send(asking("much"))
     assert (wrong.status, list(json.loads(wrong.body))) == (400, ["amount"])
     assert send(asking("much")).replayed
@@ -177,11 +208,9 @@ def test_what_the_framework_answers_is_kept_or_released_like_any_answer(
 
 @pytest.mark.parametrize("kind", ["method", "function"])
 def test_an_exception_behind_an_answer_of_the_frameworks_is_known(
-    make_guard: MakeGuard, serve: Serve, kind: str
+    paying: Send, ran: list[Any], kind: str
 ) -> None:
-    ran: list[Any] = []
-    guard = make_guard(tenant=tenant)
-    send = serve(guard, payments(guard, ran)[kind])
+    send = paying(kind)
     assert [send(asking(504)).status, send(asking(504)).code] == [500, "outcome-unknown"]
     assert len(ran) == 1
 
@@ -197,12 +226,10 @@ def form(amount: int) -> Ask:
 @pytest.mark.parametrize("ask", [asking, form])
 @pytest.mark.parametrize("layers", [(GUARD,), ()])
 def test_a_body_that_was_parsed_before_the_view_is_compared_all_the_same(
-    make_guard: MakeGuard, serve: Serve, layers: tuple[str, ...], ask: Callable[[int], Ask]
+    paying: Send, ran: list[Any], layers: tuple[str, ...], ask: Callable[[int], Ask]
 ) -> None:
     """The middleware keeps it; without the middleware a form is gone, and that is said."""
-    ran: list[Any] = []
-    guard = make_guard(tenant=tenant)
-    send = serve(guard, payments(guard, ran, Curious)["method"], layers=layers)
+    send = paying("method", Curious, layers=layers)
     if ask is form and not layers:
         assert send(ask(1)).code == "misconfigured"
         assert ran == []
@@ -235,49 +262,7 @@ def test_atomic_requests_hold_within_and_for_methods_that_are_not_guarded(
             raise RuntimeError("broken")
         return Response({"in": connections["default"].in_atomic_block}, 201)
 
-    class Both(APIView):
-        authentication_classes = (Bearer,)
-
-        def get(self, request: Any) -> Response:
-            return write(request)
-
-        @guarded(guard)
-        def post(self, request: Any) -> Response:
-            return write(request)
-
-    @guarded(guard)
-    class Class(APIView):
-        authentication_classes = (Bearer,)
-
-        def get(self, request: Any) -> Response:
-            return write(request)
-
-        def post(self, request: Any) -> Response:
-            return write(request)
-
-    @guarded(guard)
-    class Set(ViewSetMixin, APIView):
-        authentication_classes = (Bearer,)
-
-        def list(self, request: Any) -> Response:
-            return write(request)
-
-        def create(self, request: Any) -> Response:
-            return write(request)
-
-    @api_view(["GET", "POST"])
-    @authentication_classes([Bearer])
-    @guarded(guard)
-    def function(request: Any) -> Response:
-        return write(request)
-
-    views: dict[str, Any] = {
-        "method": Both.as_view(),
-        "class": Class.as_view(),
-        "viewset": Set.as_view({"get": "list", "post": "create"}),
-        "function": function,
-    }
-    send = serve(guard, views[kind])
+    send = serve(guard, in_every_way(guard, write)[kind])
     assert [send(asking()).body, send(asking()).body] == [b'{"in":true}'] * 2
     assert Row.objects.count() == 1
     assert send(asking(500, key="500-and-long-enough")).status == 500
@@ -408,11 +393,11 @@ def test_the_inventory_knows_what_is_guarded_and_what_is_not(
 
     guard = make_guard(tenant=tenant, policy=semel.ietf(required=True))
     known = payments(guard, [])
-    views = [(known[kind], "enforces") for kind in KINDS] + [(Forgotten.as_view(), "ignores")]
-    for view, said in views:
+    views = [(known[kind], {"GET": "ignores", "POST": "enforces"}) for kind in KINDS]
+    for view, said in (*views, (Forgotten.as_view(), {"POST": "ignores"})):
         app = serve(guard, view).app  # type: ignore[attr-defined]
         told = [(it.method, it.path, it.coverage) for it in inventory(app)]
-        assert told == [("POST", "/x", said)]
+        assert told == [(method, "/x", coverage) for method, coverage in said.items()]
 
 
 def test_the_inventory_leaves_out_no_method_of_a_class(make_guard: MakeGuard, serve: Serve) -> None:

@@ -21,9 +21,9 @@ from semel.core.records import State
 from semel.stores.encryption import Encryption
 from semel.worker.deliveries import Deliveries
 from semel.worker.stored_runs import StoredRuns
-from tests.web.colours import COLOURS, Said, asgi, driver
-from tests.web.conftest import MakeGuard
-from tests.web.drive import AsgiDriver, Ask, WsgiDriver
+from tests.web.colours import COLOURS, Said, asgi
+from tests.web.conftest import Drive, MakeGuard, Serve
+from tests.web.drive import Ask, WsgiDriver
 
 OLD, NEW = os.urandom(32), os.urandom(32)
 KEYS = {"new": NEW, "old": OLD}
@@ -110,7 +110,7 @@ def test_the_same_awaited_and_with_an_effect_in_the_applications_own_transaction
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_an_operation_resumes_from_an_encrypted_journal(
-    colour: str, sqlite_url: str, make_guard: MakeGuard, runner: asyncio.Runner
+    colour: str, sqlite_url: str, make_guard: MakeGuard, drive: Drive
 ) -> None:
     policy = semel.ietf(mode="resumable", required=True)
     guard = make_guard(sqlite_url, encryption=encryption(), policy=policy)
@@ -139,7 +139,7 @@ def test_an_operation_resumes_from_an_encrypted_journal(
 
     send: Any
     if colour == "asgi":
-        send = AsgiDriver(guard.asgi(awaited), runner)
+        send = drive(guard.asgi(awaited))
     else:
         send = WsgiDriver(guard.wsgi(blocking), strict=False)
     ask = Ask(body=SECRET.encode())
@@ -161,14 +161,9 @@ def _expire_lease(url: str) -> None:
 # ── what does not open is neither repeated nor run again ──────────────────────────────────────────
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("policy", [semel.ietf(), ATOMIC], ids=["leased", "atomic"])
 def test_an_answer_put_there_by_somebody_else_is_not_sent_and_nothing_runs_again(
-    colour: str,
-    policy: semel.Policy,
-    sqlite_url: str,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
+    serve: Serve, policy: semel.Policy, sqlite_url: str
 ) -> None:
     ran: list[int] = []
 
@@ -176,8 +171,7 @@ def test_an_answer_put_there_by_somebody_else_is_not_sent_and_nothing_runs_again
         ran.append(1)
         return Said(b"answer %d" % len(ran))
 
-    guard = make_guard(sqlite_url, encryption=encryption(), policy=policy)
-    send = driver(colour, guard, handle, runner)
+    send = serve(handle, store=sqlite_url, encryption=encryption(), policy=policy)
     one, two = Ask(key=KEY + "1"), Ask(key=KEY + "2")
     assert (send(one).body, send(two).body) == (b"answer 1", b"answer 2")
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:

@@ -1,8 +1,7 @@
 """A store that fails: nothing runs without a record, nothing is sent before it is durable."""
 
 import asyncio
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -16,19 +15,14 @@ from semel.runtime.leases import Lease
 from semel.stores.memory import MemoryBackend
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.client import Reply
-from tests.web.colours import COLOURS, Said, asgi, driver, once
-from tests.web.conftest import MakeGuard
+from tests.web.colours import Handle, Said, asgi, driver, once
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import AsgiDriver, Ask, Driver, Wire, scope_of
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend, Mishap
 from tests.web.hurry import no_pauses
 
 MINUTE = 60_000_000
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -53,14 +47,9 @@ def settle(send: Driver) -> Reply:
 
 @pytest.mark.parametrize("mishap", ["refused", "unanswered", "lost"])
 def test_without_an_answered_claim_nothing_runs_and_the_claim_is_taken_back(
-    mishap: Mishap,
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    mishap: Mishap, serve: Serve, store: FaultyBackend, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(store), once(effects), runner)
+    send = serve(store=store)
     store.fail(ops.Claim, mishap=mishap, times=1)
     reply = send()
     assert (reply.status, reply.code) == (503, "store-unavailable")
@@ -73,13 +62,9 @@ def test_without_an_answered_claim_nothing_runs_and_the_claim_is_taken_back(
 
 
 def test_a_store_that_is_down_from_the_start_fails_closed_and_recovers(
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    serve: Serve, store: FaultyBackend, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(store), once(effects), runner)
+    send = serve(store=store)
     store.fail(ops.StoreOperation)
     assert {send().code for _ in range(3)} == {"store-unavailable"}
     assert store.count(ops.Register) == 3
@@ -89,14 +74,8 @@ def test_a_store_that_is_down_from_the_start_fails_closed_and_recovers(
     assert len(effects.all()) == 1
 
 
-def test_requests_without_a_key_do_not_need_the_store(
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
-) -> None:
-    send = driver(colour, make_guard(store), once(effects), runner)
+def test_requests_without_a_key_do_not_need_the_store(serve: Serve, store: FaultyBackend) -> None:
+    send = serve(store=store)
     store.fail(ops.StoreOperation)
     assert send(Ask(key=None)).status == 200
     assert store.seen == []
@@ -104,14 +83,9 @@ def test_requests_without_a_key_do_not_need_the_store(
 
 @pytest.mark.parametrize("op", [ops.Register, ops.Claim])
 def test_a_store_that_breaks_its_contract_runs_nothing(
-    op: type[ops.StoreOperation[object]],
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    op: type[ops.StoreOperation[object]], serve: Serve, store: FaultyBackend, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(store), once(effects), runner)
+    send = serve(store=store)
     store.fail(op, mishap=ZeroDivisionError("a bug in the store"), times=1)
     assert send().status in (0, 500, 503)
     assert effects.all() == []
@@ -129,14 +103,9 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_rest")
 @pytest.mark.parametrize("mishap", ["refused", "unanswered", "lost"])
 def test_a_completion_is_asked_again_until_it_is_durable(
-    mishap: Mishap,
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    mishap: Mishap, serve: Serve, store: FaultyBackend, effects: Effects
 ) -> None:
-    send = driver(colour, make_guard(store), once(effects), runner)
+    send = serve(store=store)
     store.fail(ops.Complete, mishap=mishap, times=2)
     first = send()
     assert (first.status, store.count(ops.Complete)) == (200, 3)
@@ -146,12 +115,7 @@ def test_a_completion_is_asked_again_until_it_is_durable(
 
 @pytest.mark.usefixtures("no_rest")
 def test_a_completion_that_never_becomes_durable_is_no_success_and_is_pursued(
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, store: FaultyBackend, effects: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Lease.held
 
@@ -160,7 +124,7 @@ def test_a_completion_that_never_becomes_durable_is_no_success_and_is_pursued(
         return held(lease, now + store.count(ops.Complete) * lease.duration / 3)
 
     monkeypatch.setattr(Lease, "held", shrinking)
-    send = driver(colour, make_guard(store), once(effects), runner)
+    send = serve(store=store)
     store.fail(ops.Complete, ops.Renew)
     first = send()
     assert (first.status, first.code) == (503, "completion-not-durable")
@@ -174,19 +138,10 @@ def test_a_completion_that_never_becomes_durable_is_no_success_and_is_pursued(
 
 
 def test_a_release_that_fails_is_pursued_and_the_retry_runs(
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    serve: Serve, store: FaultyBackend, effects: Effects
 ) -> None:
     statuses = iter((500, 200))
-    send = driver(
-        colour,
-        make_guard(store),
-        lambda: Said(effects.happen("-").encode(), next(statuses)),
-        runner,
-    )
+    send = serve(lambda: Said(effects.happen("-").encode(), next(statuses)), store=store)
     store.fail(ops.Release, times=1)
     assert send().status == 500
     assert settle(send).status == 200
@@ -194,16 +149,10 @@ def test_a_release_that_fails_is_pursued_and_the_retry_runs(
 
 
 def test_a_suspension_that_fails_is_pursued_and_nothing_runs_again(
-    colour: str,
-    store: FaultyBackend,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    serve: Serve, store: FaultyBackend, effects: Effects
 ) -> None:
     policy = semel.payments(probe=None, in_flight="wait", wait=timedelta(milliseconds=1))
-    send = driver(
-        colour, make_guard(store, policy=policy), lambda: Said(once(effects)().body, 502), runner
-    )
+    send = serve(lambda: Said(once(effects)().body, 502), store=store, policy=policy)
     store.fail(ops.Suspend, times=1)
     assert send().status == 502
     assert settle(send).code == "outcome-unknown"
@@ -228,9 +177,12 @@ def test_a_bug_in_the_store_at_completion_leaves_no_handler_and_no_lease_behind(
 # ── the first byte ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+KEPT_BY = pytest.mark.parametrize(
     ("policy", "op"), [(semel.ietf(), ops.Complete), (semel.ietf(response="stream"), ops.Open)]
 )
+
+
+@KEPT_BY
 async def test_not_a_byte_is_sent_before_the_record_is_durable(
     policy: semel.Policy,
     op: type[ops.StoreOperation[object]],
@@ -248,9 +200,7 @@ async def test_not_a_byte_is_sent_before_the_record_is_durable(
     assert wire.reply().body == effects.all()[0].nonce.encode()
 
 
-@pytest.mark.parametrize(
-    ("policy", "op"), [(semel.ietf(), ops.Complete), (semel.ietf(response="stream"), ops.Open)]
-)
+@KEPT_BY
 def test_not_a_byte_is_sent_before_the_record_is_durable_in_a_thread(
     policy: semel.Policy,
     op: type[ops.StoreOperation[object]],
@@ -315,33 +265,34 @@ def settled(memory: MemoryBackend, seen: Fence, kept: bytes | None) -> None:
         memory.perform(ops.SettleAbsent(identity, seen, fence, MINUTE, ops.Act("ann", "not there")))
 
 
-def test_a_late_holder_completes_an_unknown_record_with_its_evidence(
-    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    memory = MemoryBackend(clock=clock)
+def interrupted(effects: Effects, deed: Callable[[], object], status: int = 200) -> Handle:
+    """A handler under which something happens, the first time."""
 
     def handle() -> Said:
         name = effects.happen("-")
-        lapse(memory, clock)
-        return Said(name.encode())
+        if len(effects.all()) == 1:
+            deed()
+        return Said(name.encode(), status)
 
-    send = driver(colour, make_guard(memory), handle, runner)
+    return handle
+
+
+def test_a_late_holder_completes_an_unknown_record_with_its_evidence(
+    serve: Serve, clock: Clock, effects: Effects
+) -> None:
+    memory = MemoryBackend(clock=clock)
+    send = serve(interrupted(effects, lambda: lapse(memory, clock)), store=memory)
     first = send()
     assert first.status == 200
     assert (send().body, len(effects.all())) == (first.body, 1)
 
 
 def test_a_zombie_answers_from_the_record_that_was_settled_without_it(
-    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, clock: Clock, effects: Effects
 ) -> None:
     memory = MemoryBackend(clock=clock)
-
-    def handle() -> Said:
-        name = effects.happen("-")
-        settled(memory, lapse(memory, clock), SETTLED)
-        return Said(name.encode())
-
-    send = driver(colour, make_guard(memory), handle, runner)
+    handle = interrupted(effects, lambda: settled(memory, lapse(memory, clock), SETTLED))
+    send = serve(handle, store=memory)
     first, again = send(), send()
     assert first.body == again.body == b"settled"
     assert first.replayed
@@ -349,91 +300,71 @@ def test_a_zombie_answers_from_the_record_that_was_settled_without_it(
 
 
 def test_a_damaged_record_is_not_replayed_and_not_run_again(
-    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, clock: Clock, effects: Effects
 ) -> None:
-    memory = MemoryBackend(clock=clock)
-
-    def handle() -> Said:
-        name = effects.happen("-")
-        settled(memory, lapse(memory, clock), SETTLED[:-1] + b"D")
-        return Said(name.encode())
-
-    send = driver(colour, make_guard(memory), handle, runner)
+    memory, damaged = MemoryBackend(clock=clock), SETTLED[:-1] + b"D"
+    handle = interrupted(effects, lambda: settled(memory, lapse(memory, clock), damaged))
+    send = serve(handle, store=memory)
     assert (send().code, send().code) == ("store-unavailable", "store-unavailable")
     assert len(effects.all()) == 1
 
 
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_zombie_whose_record_was_freed_tells_nobody_to_retry(
-    status: int,
-    colour: str,
-    clock: Clock,
-    make_guard: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    status: int, serve: Serve, clock: Clock, effects: Effects
 ) -> None:
     memory = MemoryBackend(clock=clock)
-
-    def handle() -> Said:
-        name = effects.happen("-")
-        if len(effects.all()) == 1:
-            settled(memory, lapse(memory, clock), None)
-        return Said(name.encode(), status)
-
-    send = driver(colour, make_guard(memory), handle, runner)
-    first = send()
+    handle = interrupted(effects, lambda: settled(memory, lapse(memory, clock), None), status)
+    first = serve(handle, store=memory)()
     assert (first.code, first.problem["retryable"]) == ("outcome-unknown", False)
     assert only(memory).state is State.FAILED_RETRYABLE
 
 
+def elsewhere(colour: str, guard: semel.Guard, handle: Handle) -> Reply:
+    """The answer to a request that is sent by another thread, and waited for."""
+
+    def ask() -> Reply:
+        with asyncio.Runner() as other:
+            return driver(colour, guard, handle, other)()
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(ask).result()
+
+
 def test_a_zombie_changes_nothing_for_the_one_who_holds_the_record_now(
-    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects
 ) -> None:
     """A lease lapses under its handler, an operator frees the key: the retry's run counts."""
     memory = MemoryBackend(clock=clock)
     guard = make_guard(memory)
     retried: list[Reply] = []
 
-    def handle() -> Said:
-        name = effects.happen("-")
-        if len(effects.all()) == 1:
-            settled(memory, lapse(memory, clock), None)
-            thread = threading.Thread(target=retry)
-            thread.start()
-            thread.join()
-        return Said(name.encode())
+    def freed_and_retried() -> None:
+        settled(memory, lapse(memory, clock), None)
+        retried.append(elsewhere(colour, guard, handle))
 
-    def retry() -> None:
-        with asyncio.Runner() as other:
-            retried.append(driver(colour, guard, handle, other)())
-
-    first = driver(colour, guard, handle, runner)()
+    handle = interrupted(effects, freed_and_retried)
+    first = serve(handle, guard=guard)()
     assert retried[0].body == effects.all()[1].nonce.encode()
     assert (first.body, first.replayed) == (retried[0].body, True)
 
 
 def test_a_zombie_does_not_settle_what_became_unknown_under_another(
-    colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, colour: str, clock: Clock, make_guard: MakeGuard, effects: Effects
 ) -> None:
     """Its result is evidence for its own run only."""
     memory = MemoryBackend(clock=clock)
     guard = make_guard(memory)
 
-    def handle() -> Said:
-        name = effects.happen("-")
-        if len(effects.all()) == 2:
-            raise semel.OutcomeUnknown
+    def doubtful() -> Said:
+        effects.happen("-")
+        raise semel.OutcomeUnknown
+
+    def freed_and_retried() -> None:
         settled(memory, lapse(memory, clock), None)
-        thread = threading.Thread(target=retry)
-        thread.start()
-        thread.join()
-        return Said(name.encode())
+        elsewhere(colour, guard, doubtful)
 
-    def retry() -> None:
-        with asyncio.Runner() as other:
-            driver(colour, guard, handle, other)()
-
-    send = driver(colour, guard, handle, runner)
+    send = serve(interrupted(effects, freed_and_retried), guard=guard)
     assert (send().code, send().code) == ("outcome-unknown", "outcome-unknown")
     assert len(effects.all()) == 2
 

@@ -223,14 +223,14 @@ async def test_without_a_tenant_there_is_no_claim(world: World) -> None:
     assert world.seen == ["run"]
 
 
-async def test_a_plain_route_is_claimed_by_the_middleware(make_guard: MakeGuard) -> None:
+async def test_a_plain_route_is_claimed_by_the_middleware(guard: semel.Guard) -> None:
     runs: list[int] = []
 
     async def plain(request: StarletteRequest) -> StarletteResponse:
         runs.append(1)
         return PlainTextResponse("plain")
 
-    world = World(make_guard())
+    world = World(guard)
     world.app.add_route("/plain", plain, methods=["POST"])
     world.guard.fastapi(world.app)
     async with world.client() as post:
@@ -520,8 +520,8 @@ async def test_a_dependency_that_asks_its_own_application_does_not_wait_at_its_o
         assert (await post("/pay")).text == "3"
 
 
-async def test_mounted_in_a_guarded_application_it_steps_aside(make_guard: MakeGuard) -> None:
-    world = World(make_guard())
+async def test_mounted_in_a_guarded_application_it_steps_aside(guard: semel.Guard) -> None:
+    world = World(guard)
     world.app.post("/pay")(coroutine(world))
     world.guard.fastapi(world.app)
     guarded = world.guard.asgi(Starlette(routes=[Mount("/", world.app)]))

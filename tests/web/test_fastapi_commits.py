@@ -1,6 +1,5 @@
 """A dependency that commits after its ``yield``: before the answer is kept, or warned of."""
 
-import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,8 +11,8 @@ from fastapi import Depends, FastAPI
 
 import semel
 from tests.web.client import new_key
-from tests.web.conftest import MakeGuard
-from tests.web.drive import AsgiDriver, Ask
+from tests.web.conftest import Drive
+from tests.web.drive import Ask
 
 SCHEMA = """
     CREATE TABLE parents (id INTEGER PRIMARY KEY);
@@ -41,14 +40,11 @@ def shop(path: Path, guard: semel.Guard, scope: Literal["function", "request"]) 
 
 
 def test_a_function_scoped_dependency_commits_before_the_answer_is_kept(
-    tmp_path: Path,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, guard: semel.Guard, drive: Drive, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
         file.executescript(SCHEMA)
-    send = AsgiDriver(shop(tmp_path / "shop.db", make_guard(), "function"), runner)
+    send = drive(shop(tmp_path / "shop.db", guard, "function"))
     key = new_key()
     first, again = send(Ask(key=key)), send(Ask(key=key))
     assert (first.status, first.code, again.code) == (500, "outcome-unknown", "outcome-unknown")
@@ -56,14 +52,11 @@ def test_a_function_scoped_dependency_commits_before_the_answer_is_kept(
 
 
 def test_a_dependency_that_commits_too_late_is_warned_of_once(
-    tmp_path: Path,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, guard: semel.Guard, drive: Drive, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
         file.executescript(SCHEMA)
-    send = AsgiDriver(shop(tmp_path / "shop.db", make_guard(), "request"), runner)
+    send = drive(shop(tmp_path / "shop.db", guard, "request"))
     for _ in range(2):
         send(Ask(key=new_key()))
     assert caplog.text.count("/x: the dependency session commits after its yield") == 1

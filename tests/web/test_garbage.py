@@ -1,6 +1,5 @@
 """A request leaves nothing to the garbage collector: circles made one costly for every request."""
 
-import asyncio
 import gc
 from collections import Counter
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.web.colours import COLOURS, Said, driver
-from tests.web.conftest import MakeGuard
+from tests.web.colours import Said
+from tests.web.conftest import Serve
 from tests.web.drive import Ask
 
 REQUESTS = 50
@@ -38,19 +37,15 @@ def kept() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["fresh", "replayed"])
-@pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_a_request_leaves_no_circles(
-    store: str,
-    colour: str,
-    again: bool,
-    tmp_path: Path,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    request: pytest.FixtureRequest,
+    store: str, serve: Serve, again: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    guard = make_guard("memory://" if store == "memory" else f"sqlite:///{tmp_path}/semel.db")
-    send = driver(colour, guard, lambda: Said(b"done"), runner, strict=False)
+    send = serve(
+        lambda: Said(b"done"),
+        store="memory://" if store == "memory" else f"sqlite:///{tmp_path}/semel.db",
+        strict=False,
+    )
     keys = [uuid4().hex for _ in range(REQUESTS)]
     for key in keys if again else [uuid4().hex]:
         send(Ask(key=key))  # the first of a route registers its settings, and loads modules

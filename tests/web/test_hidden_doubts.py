@@ -28,9 +28,9 @@ import semel
 from semel.frameworks.flask import install
 from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from tests.web.client import new_key
-from tests.web.conftest import MakeGuard
+from tests.web.conftest import Drive
 from tests.web.django_site import GUARD, Site
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver, call
+from tests.web.drive import Ask, Driver, WsgiDriver, call
 
 Runs = list[int]
 Around = Callable[[FastAPI, semel.Guard], Any]
@@ -60,7 +60,7 @@ AROUND = pytest.mark.parametrize("around", [from_outside, at_the_gate])
 
 @AROUND
 def test_a_time_limit_that_leaves_the_endpoint_running_is_a_doubt(
-    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+    around: Around, guard: semel.Guard, drive: Drive
 ) -> None:
     app, runs = FastAPI(), Runs()
     begun, answered = asyncio.Event(), asyncio.Event()
@@ -81,7 +81,7 @@ def test_a_time_limit_that_leaves_the_endpoint_running_is_a_doubt(
         await answered.wait()
         return 1
 
-    guarded = around(app, make_guard())
+    guarded = around(app, guard)
 
     async def client(scope: Scope, receive: Receive, send: Send) -> None:
         async def hear(message: Message) -> None:
@@ -90,7 +90,7 @@ def test_a_time_limit_that_leaves_the_endpoint_running_is_a_doubt(
 
         await guarded(scope, receive, hear)
 
-    assert_unknown(AsgiDriver(client, runner), runs, 504)
+    assert_unknown(drive(client), runs, 504)
 
 
 class Hurried:
@@ -110,9 +110,9 @@ class Hurried:
 
 @pytest.mark.parametrize("made", ["fastapi", "quart", "starlette, tagged"])
 def test_an_endpoint_that_was_cancelled_is_a_doubt(
-    made: str, make_guard: MakeGuard, runner: asyncio.Runner
+    made: str, guard: semel.Guard, drive: Drive
 ) -> None:
-    runs, begun, guard = Runs(), asyncio.Event(), make_guard()
+    runs, begun = Runs(), asyncio.Event()
 
     async def pay() -> str:
         runs.append(1)
@@ -133,7 +133,7 @@ def test_an_endpoint_that_was_cancelled_is_a_doubt(
     else:
         tagged = guard.route(semel.ietf())(of_request)
         app = Starlette(routes=[Route("/x", tagged, methods=["POST"])])
-    assert_unknown(AsgiDriver(guard.asgi(Hurried(app, begun)), runner), runs, 504)
+    assert_unknown(drive(guard.asgi(Hurried(app, begun))), runs, 504)
 
 
 # ── a second exception ────────────────────────────────────────────────────────────────────────────
@@ -141,7 +141,7 @@ def test_an_endpoint_that_was_cancelled_is_a_doubt(
 
 @AROUND
 def test_an_exception_behind_a_time_out_does_not_hide_it_in_fastapi(
-    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+    around: Around, guard: semel.Guard, drive: Drive
 ) -> None:
     app, runs = FastAPI(), Runs()
 
@@ -159,7 +159,7 @@ def test_an_exception_behind_a_time_out_does_not_hide_it_in_fastapi(
         runs.append(1)
         raise TimeoutError("bank")
 
-    assert_unknown(AsgiDriver(around(app, make_guard()), runner), runs, 500)
+    assert_unknown(drive(around(app, guard)), runs, 500)
 
 
 def broken_afterwards(app: Any, runs: Runs) -> None:
@@ -178,21 +178,21 @@ def broken_afterwards(app: Any, runs: Runs) -> None:
     app.after_request(broken)
 
 
-def test_an_exception_behind_a_time_out_does_not_hide_it_in_flask(make_guard: MakeGuard) -> None:
+def test_an_exception_behind_a_time_out_does_not_hide_it_in_flask(guard: semel.Guard) -> None:
     app, runs = flask.Flask("shop"), Runs()
     broken_afterwards(app, runs)
-    assert_unknown(WsgiDriver(make_guard().wsgi(app)), runs, 500)
+    assert_unknown(WsgiDriver(guard.wsgi(app)), runs, 500)
 
 
 def test_an_exception_behind_a_time_out_does_not_hide_it_in_quart(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, drive: Drive
 ) -> None:
     app, runs = quart.Quart("shop"), Runs()
     broken_afterwards(app, runs)
-    assert_unknown(AsgiDriver(make_guard().asgi(app), runner), runs, 500)  # type: ignore[arg-type]
+    assert_unknown(drive(guard.asgi(app)), runs, 500)  # type: ignore[arg-type]
 
 
-def test_an_exception_behind_a_time_out_does_not_hide_it_in_falcon(make_guard: MakeGuard) -> None:
+def test_an_exception_behind_a_time_out_does_not_hide_it_in_falcon(guard: semel.Guard) -> None:
     runs = Runs()
 
     class Pay:
@@ -206,7 +206,7 @@ def test_an_exception_behind_a_time_out_does_not_hide_it_in_falcon(make_guard: M
 
     app: Any = falcon.App(middleware=[Broken()])
     app.add_route("/x", Pay())
-    assert_unknown(WsgiDriver(make_guard().wsgi(app), strict=False), runs, 500)
+    assert_unknown(WsgiDriver(guard.wsgi(app), strict=False), runs, 500)
 
 
 # ── what is answered out of sight ─────────────────────────────────────────────────────────────────
@@ -227,7 +227,7 @@ class Answers:
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
 def test_middleware_of_djangos_that_answers_an_exception_does_not_hide_it(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    colour: str, guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
     runs = Runs()
 
@@ -237,12 +237,12 @@ def test_middleware_of_djangos_that_answers_an_exception_does_not_hide_it(
         raise TimeoutError("bank")
 
     nearer = f"{Answers.__module__}.{Answers.__name__}"
-    site = Site(make_guard(), {"x": pay}, MIDDLEWARE=[GUARD, nearer])
+    site = Site(guard, {"x": pay}, MIDDLEWARE=[GUARD, nearer])
     assert_unknown(site.driver(colour, runner), runs, 504)
     site.close()
 
 
-def test_a_time_out_behind_an_error_of_cherrypys_is_a_doubt(make_guard: MakeGuard) -> None:
+def test_a_time_out_behind_an_error_of_cherrypys_is_a_doubt(guard: semel.Guard) -> None:
     runs = Runs()
 
     class Shop:
@@ -255,11 +255,11 @@ def test_a_time_out_behind_an_error_of_cherrypys_is_a_doubt(make_guard: MakeGuar
                 raise cherrypy.HTTPError(504)  # noqa: B904
 
     app = cherrypy.Application(Shop(), "", {"/": {"log.screen": False}})
-    assert_unknown(WsgiDriver(make_guard().wsgi(app), strict=False), runs, 504)
+    assert_unknown(WsgiDriver(guard.wsgi(app), strict=False), runs, 504)
 
 
 def test_a_time_out_of_a_dependency_that_is_part_of_the_run_is_a_doubt(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, drive: Drive
 ) -> None:
     app, runs = FastAPI(), Runs()
 
@@ -278,10 +278,10 @@ def test_a_time_out_of_a_dependency_that_is_part_of_the_run_is_a_doubt(
     async def plain(request: Any, call_next: Any) -> Any:
         return await call_next(request)
 
-    assert_unknown(AsgiDriver(make_guard().asgi(app), runner), runs, 504)
+    assert_unknown(drive(guard.asgi(app)), runs, 504)
 
 
-def test_so_is_one_before_a_view_of_flasks(make_guard: MakeGuard) -> None:
+def test_so_is_one_before_a_view_of_flasks(guard: semel.Guard) -> None:
     app, runs = flask.Flask("shop"), Runs()
 
     @app.before_request
@@ -294,14 +294,14 @@ def test_so_is_one_before_a_view_of_flasks(make_guard: MakeGuard) -> None:
         return "late", 504
 
     app.add_url_rule("/x", "pay", lambda: "paid", methods=["POST"])
-    assert_unknown(WsgiDriver(make_guard().wsgi(app)), runs, 504)
+    assert_unknown(WsgiDriver(guard.wsgi(app)), runs, 504)
 
 
 # ── what is no doubt ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_answer_that_says_not_executed_does_not_outweigh_a_time_out(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, drive: Drive
 ) -> None:
     """A 408 for a time-out further on is a common mistake."""
     app, runs = FastAPI(), Runs()
@@ -315,11 +315,11 @@ def test_an_answer_that_says_not_executed_does_not_outweigh_a_time_out(
         runs.append(1)
         raise TimeoutError("bank")
 
-    assert_unknown(AsgiDriver(make_guard().asgi(app), runner), runs, 408)
+    assert_unknown(drive(guard.asgi(app)), runs, 408)
 
 
 def test_the_handlers_own_word_that_nothing_was_executed_does(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, drive: Drive
 ) -> None:
     app, runs = FastAPI(), Runs()
 
@@ -331,7 +331,7 @@ def test_the_handlers_own_word_that_nothing_was_executed_does(
         except TimeoutError as error:
             raise semel.NotExecuted("it was not sent") from error
 
-    send, ask = AsgiDriver(make_guard().asgi(app), runner), Ask(key=new_key())
+    send, ask = drive(guard.asgi(app)), Ask(key=new_key())
     assert [send(ask).status for _ in range(2)] == [500, 500]
     assert runs == [1, 1]
 
@@ -342,7 +342,7 @@ def test_the_handlers_own_word_that_nothing_was_executed_does(
 @AROUND
 @pytest.mark.parametrize("inner", ["returns", "raises", "still runs"])
 def test_what_a_request_within_the_endpoint_comes_to_is_not_its_own(
-    inner: str, around: Around, make_guard: MakeGuard, runner: asyncio.Runner
+    inner: str, around: Around, guard: semel.Guard, drive: Drive
 ) -> None:
     app, other, runs, tasks = FastAPI(), FastAPI(), Runs(), list[Any]()
 
@@ -363,7 +363,7 @@ def test_what_a_request_within_the_endpoint_comes_to_is_not_its_own(
         await asyncio.sleep(0)
         raise HTTPException(503)
 
-    send, ask = AsgiDriver(around(app, make_guard()), runner), Ask(key=new_key())
+    send, ask = drive(around(app, guard)), Ask(key=new_key())
     assert [send(ask).status for _ in range(2)] == [503, 503]
     assert runs == [1, 1]
     for task in tasks:
@@ -372,8 +372,8 @@ def test_what_a_request_within_the_endpoint_comes_to_is_not_its_own(
 
 @pytest.mark.parametrize("how", ["extension", "from outside"])
 @pytest.mark.parametrize("then", [503, ValueError])
-def test_nor_in_flask(how: str, then: Any, make_guard: MakeGuard) -> None:
-    app, guard, runs = flask.Flask("shop"), make_guard(), Runs()
+def test_nor_in_flask(how: str, then: Any, guard: semel.Guard) -> None:
+    app, runs = flask.Flask("shop"), Runs()
     app.config["PROPAGATE_EXCEPTIONS"] = False
 
     @app.post("/in")
@@ -400,7 +400,7 @@ def test_nor_in_flask(how: str, then: Any, make_guard: MakeGuard) -> None:
 
 
 @pytest.mark.parametrize("then", [503, ValueError])
-def test_nor_in_django(then: Any, make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+def test_nor_in_django(then: Any, guard: semel.Guard, runner: asyncio.Runner) -> None:
     runs = Runs()
 
     @csrf_exempt
@@ -417,7 +417,7 @@ def test_nor_in_django(then: Any, make_guard: MakeGuard, runner: asyncio.Runner)
             return HttpResponse(status=503)
         raise ValueError
 
-    site = Site(make_guard(), {"x": pay, "in": elsewhere})
+    site = Site(guard, {"x": pay, "in": elsewhere})
     send, ask = site.driver("wsgi", runner), Ask(key=new_key())
     assert [send(ask).status for _ in range(2)] == [503 if then == 503 else 500] * 2
     assert runs == [1, 1]
@@ -427,7 +427,7 @@ def test_nor_in_django(then: Any, make_guard: MakeGuard, runner: asyncio.Runner)
 @pytest.mark.parametrize("order", ["doubt first", "doubt last"])
 @pytest.mark.parametrize("status", [429, 503])
 def test_one_try_that_was_not_executed_does_not_excuse_another(
-    order: str, status: int, make_guard: MakeGuard, runner: asyncio.Runner
+    order: str, status: int, guard: semel.Guard, drive: Drive
 ) -> None:
     app, runs = FastAPI(), Runs()
     raised = [TimeoutError("bank"), semel.NotExecuted("the breaker is open")]
@@ -445,16 +445,16 @@ def test_one_try_that_was_not_executed_does_not_excuse_another(
         runs.append(1)
         raise raised[len(runs) - 1]
 
-    send, ask = AsgiDriver(make_guard().asgi(app), runner), Ask(key=new_key())
+    send, ask = drive(guard.asgi(app)), Ask(key=new_key())
     assert [send(ask).status, send(ask).code] == [status, "outcome-unknown"]
     assert runs == [1, 1]
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
 def test_a_tagged_asgi_application_answers_by_itself(
-    status: int, make_guard: MakeGuard, runner: asyncio.Runner
+    status: int, guard: semel.Guard, drive: Drive
 ) -> None:
-    guard, runs = make_guard(), Runs()
+    runs = Runs()
 
     @guard.route(semel.ietf())
     async def raw(scope: Scope, receive: Receive, send: Send) -> None:
@@ -462,15 +462,13 @@ def test_a_tagged_asgi_application_answers_by_itself(
         await Response(status_code=status)(scope, receive, send)
 
     app = guard.asgi(Starlette(routes=[Mount("/x", app=raw)]))
-    send, ask = AsgiDriver(app, runner), Ask(path=b"/x/", key=new_key())
+    send, ask = drive(app), Ask(path=b"/x/", key=new_key())
     assert [send(ask).status for _ in range(2)] == [status, status]
     assert runs == [1, 1]
 
 
-def test_a_tagged_asgi_object_tells_what_it_raised(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    guard, runs = make_guard(), Runs()
+def test_a_tagged_asgi_object_tells_what_it_raised(guard: semel.Guard, drive: Drive) -> None:
+    runs = Runs()
 
     class Pay:
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -484,15 +482,15 @@ def test_a_tagged_asgi_object_tells_what_it_raised(
 
     route = Route("/x", guard.route(semel.ietf())(Pay()), methods=["POST"])
     inner = Starlette(routes=[route], middleware=[Middleware(BaseHTTPMiddleware, dispatch=hide)])
-    assert_unknown(AsgiDriver(guard.asgi(inner), runner), runs, 504)
+    assert_unknown(drive(guard.asgi(inner)), runs, 504)
 
 
-def test_what_whoever_called_the_server_handles_is_not_the_handlers(make_guard: MakeGuard) -> None:
+def test_what_whoever_called_the_server_handles_is_not_the_handlers(guard: semel.Guard) -> None:
     def plain(environ: Any, start_response: Any) -> list[bytes]:
         start_response("503 Later", [])
         return [b""]
 
-    send, ask = WsgiDriver(make_guard().wsgi(plain), strict=False), Ask(key=new_key())
+    send, ask = WsgiDriver(guard.wsgi(plain), strict=False), Ask(key=new_key())
     try:
         raise TimeoutError("primary")
     except TimeoutError:

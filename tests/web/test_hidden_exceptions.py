@@ -18,7 +18,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from semel.web import framework_internals
 from tests.web.client import new_key
-from tests.web.conftest import MakeGuard
+from tests.web.conftest import Drive, MakeGuard
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
 
@@ -31,7 +31,7 @@ def assert_in_doubt(send: Driver, runs: list[int]) -> None:
 
 @pytest.mark.parametrize("by", ["handler", "middleware"])
 def test_a_time_out_that_fastapi_answers_is_a_doubt(
-    by: str, make_guard: MakeGuard, runner: asyncio.Runner
+    by: str, make_guard: MakeGuard, drive: Drive
 ) -> None:
     app, runs = FastAPI(), list[int]()
 
@@ -55,7 +55,7 @@ def test_a_time_out_that_fastapi_answers_is_a_doubt(
         app.add_middleware(BaseHTTPMiddleware, dispatch=lambda asked, go_on: go_on(asked))
     else:
         app.add_middleware(BaseHTTPMiddleware, dispatch=hide)
-    assert_in_doubt(AsgiDriver(make_guard().asgi(app), runner), runs)
+    assert_in_doubt(drive(make_guard().asgi(app)), runs)
 
 
 def test_a_time_out_that_an_error_handler_of_flasks_answers_is_a_doubt(

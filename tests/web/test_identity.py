@@ -28,9 +28,9 @@ import semel
 from semel.core.request import keys
 from semel.frameworks.flask import install
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
-from tests.web.colours import COLOURS, Said, asgi, driver
-from tests.web.conftest import MakeGuard
-from tests.web.drive import KEY, AsgiDriver, Ask, Wire, call, scope_of
+from tests.web.colours import Said, asgi
+from tests.web.conftest import Drive, MakeGuard, Serve
+from tests.web.drive import KEY, Ask, Wire, call, scope_of
 
 JSON = ("content-type", "application/json")
 
@@ -41,11 +41,6 @@ VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
 
 def named(vectors: list[dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("vector", vectors, ids=[v["name"] for v in vectors])
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Seen:
@@ -66,10 +61,10 @@ class Seen:
 
 @named(VECTORS["paths"])
 def test_every_adapter_reads_the_path_of_the_shared_vectors(
-    vector: dict[str, Any], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    vector: dict[str, Any], serve: Serve
 ) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(tenant=seen.tenant), seen, runner, strict=False)
+    send = serve(seen, tenant=seen.tenant, strict=False)
     send(Ask(path=bytes.fromhex(vector["decoded_hex"])))
     expected = keys.identity(keys.Scope("t1", "POST", vector["canonical"]), KEY)
     assert seen.paths == [vector["canonical"]]
@@ -78,7 +73,7 @@ def test_every_adapter_reads_the_path_of_the_shared_vectors(
 
 @named([v for v in VECTORS["identities"] if len(v["key"]) >= 16 and v["path"].isascii()])
 def test_every_adapter_makes_the_identity_of_the_shared_vectors(
-    vector: dict[str, Any], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    vector: dict[str, Any], serve: Serve
 ) -> None:
     seen = Seen()
     policy = semel.ietf(
@@ -87,8 +82,7 @@ def test_every_adapter_makes_the_identity_of_the_shared_vectors(
         session=None if vector["session"] is None else lambda request: vector["session"],
     )
     tenant = (lambda request: vector["tenant"]) if vector["tenant"] else None
-    guard = make_guard(tenant=tenant, policy=policy, name=vector["application"])
-    send = driver(colour, guard, seen, runner, strict=False)
+    send = serve(seen, tenant=tenant, policy=policy, name=vector["application"], strict=False)
     quoted = '"' + vector["key"].replace("\\", "\\\\").replace('"', '\\"') + '"'
     send(Ask(vector["method"], vector["path"].encode(), quoted))
     assert [identity.hex() for identity in seen.identities] == [vector["identity"]]
@@ -96,11 +90,10 @@ def test_every_adapter_makes_the_identity_of_the_shared_vectors(
 
 @named(VECTORS["headers"])
 def test_every_adapter_reads_the_key_of_the_shared_vectors(
-    vector: dict[str, Any], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
+    vector: dict[str, Any], serve: Serve
 ) -> None:
     seen = Seen()
-    guard = make_guard(policy=semel.ietf(key=lambda key: True))
-    send = driver(colour, guard, seen, runner, strict=False)
+    send = serve(seen, policy=semel.ietf(key=lambda key: True), strict=False)
     lines = tuple(("idempotency-key", value) for value in vector["values"])
     reply = send(Ask(key=None, headers=lines))
     if vector["key"] is None:
@@ -122,15 +115,10 @@ def test_every_adapter_reads_the_key_of_the_shared_vectors(
     ],
 )
 def test_the_mount_prefix_is_part_of_the_path(
-    root: str,
-    path: bytes,
-    canonical: str,
-    colour: str,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
+    root: str, path: bytes, canonical: str, serve: Serve
 ) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(tenant=seen.tenant), seen, runner)
+    send = serve(seen, tenant=seen.tenant)
     send(Ask(path=path, root=root))
     assert seen.paths == [canonical]
 
@@ -151,11 +139,9 @@ async def test_servers_that_leave_the_prefix_out_of_the_path_mean_the_same(
 @pytest.mark.parametrize(
     ("one", "other"), [(b"/a\xff", b"/a\xfe"), (b"/x", b"/x/"), (b"/a b", b"/a+b"), (b"/x", b"/X")]
 )
-def test_different_paths_are_different_keys(
-    one: bytes, other: bytes, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_different_paths_are_different_keys(one: bytes, other: bytes, serve: Serve) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(), seen, runner)
+    send = serve(seen)
     assert [send(Ask(path=path)).replayed for path in (one, other, one)] == [False, False, True]
     assert len(set(seen.identities)) == 2
 
@@ -185,11 +171,11 @@ def blacksheep_shop(paid: list[str]) -> Any:
     ],
 )
 def test_an_escaped_slash_is_never_answered_with_what_a_plain_one_has_done(
-    first: bytes, second: bytes, make_guard: MakeGuard, runner: asyncio.Runner
+    first: bytes, second: bytes, guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
     paid = list[str]()
     app = blacksheep_shop(paid)
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     runner.run(app.start())
 
     def status(sent: bytes) -> int:
@@ -213,22 +199,18 @@ def test_an_escaped_slash_in_a_query_says_nothing_of_the_path() -> None:
     assert keys.escaped_path(b"/a%2Fb?next=%2Fc") == "/a%2Fb"
 
 
-def test_in_tenant_scope_another_endpoint_is_a_mismatch(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_in_tenant_scope_another_endpoint_is_a_mismatch(serve: Serve) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(policy=semel.stripe()), seen, runner)
+    send = serve(seen, policy=semel.stripe())
     assert send(Ask(path=b"/charges")).status == 200
     assert send(Ask(path=b"/refunds")).status == 400
     assert len(seen.identities) == 1
 
 
-def test_a_session_is_part_of_the_identity(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_session_is_part_of_the_identity(serve: Serve) -> None:
     seen = Seen()
     policy = semel.ietf(session=lambda request: request.headers.get("x-session"))
-    send = driver(colour, make_guard(policy=policy), seen, runner)
+    send = serve(seen, policy=policy)
     for session in ("a", "b", "a"):
         send(Ask(headers=(("content-type", "application/json"), ("x-session", session))))
     assert len(seen.identities) == len(set(seen.identities)) == 2
@@ -246,33 +228,27 @@ def of(tenant: str | None) -> Ask:
     return Ask(headers=headers if tenant is None else (*headers, ("x-tenant", tenant)))
 
 
-def test_tenants_are_independent(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_tenants_are_independent(serve: Serve) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(tenant=by_header), seen, runner)
+    send = serve(seen, tenant=by_header)
     replayed = [send(of(tenant)).replayed for tenant in ("a", "b", "a", "b", "A")]
     assert replayed == [False, False, True, True, False]
     assert len(set(seen.identities)) == 3
 
 
-def test_a_mismatch_tells_one_tenant_nothing_of_another(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_mismatch_tells_one_tenant_nothing_of_another(serve: Serve) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(tenant=by_header), seen, runner)
+    send = serve(seen, tenant=by_header)
     send(of("a"))
     theirs = Ask(body=b'{"other": 1}', headers=of("b").headers)
     assert send(theirs).status == 200
 
 
 @pytest.mark.parametrize("nobody", [None, "", b"", False, True])
-def test_a_caller_who_is_nobody_is_turned_away(
-    nobody: object, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_caller_who_is_nobody_is_turned_away(nobody: object, serve: Serve) -> None:
     """Never a shared tenant."""
     seen = Seen()
-    send = driver(colour, make_guard(tenant=lambda request: nobody), seen, runner)
+    send = serve(seen, tenant=lambda request: nobody)
     reply = send()
     assert (reply.status, reply.code) == (401, "tenant-missing")
     assert seen.identities == []
@@ -299,14 +275,10 @@ class Pending:
     ],
 )
 def test_a_tenant_that_cannot_be_told_is_an_error_of_the_server_and_executes_nothing(
-    tenant: Any,
-    colour: str,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    caplog: pytest.LogCaptureFixture,
+    tenant: Any, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(tenant=tenant), seen, runner)
+    send = serve(seen, tenant=tenant)
     reply = send()
     assert (reply.status, reply.code) == (500, "misconfigured")
     assert (seen.identities, send.errors) == ([], [])
@@ -339,14 +311,10 @@ def refused(error: type[Exception]) -> Any:
     ],
 )
 def test_a_caller_whom_authentication_did_not_find_is_turned_away_without_a_traceback(
-    tenant: Any,
-    colour: str,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    caplog: pytest.LogCaptureFixture,
+    tenant: Any, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    send = driver(colour, make_guard(tenant=tenant), seen, runner)
+    send = serve(seen, tenant=tenant)
     replies = [send(), send(Ask("GET", b"/semel/status/" + b"0" * 64, key=None))]
     assert [(reply.status, reply.code) for reply in replies] == [(401, "tenant-missing")] * 2
     assert (seen.identities, send.errors) == ([], [])
@@ -360,12 +328,7 @@ class OperationalError(Exception):
 @pytest.mark.parametrize("outage", [OperationalError, ConnectionResetError, TimeoutError])
 @pytest.mark.parametrize("option", ["tenant", "session"])
 def test_an_outage_of_whoever_knows_the_caller_passes_and_executes_nothing(
-    option: str,
-    outage: type[Exception],
-    colour: str,
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    caplog: pytest.LogCaptureFixture,
+    option: str, outage: type[Exception], serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     down = [True]
 
@@ -376,7 +339,7 @@ def test_an_outage_of_whoever_knows_the_caller_passes_and_executes_nothing(
 
     seen, policy = Seen(), semel.ietf(session=asked if option == "session" else None)
     tenant = asked if option == "tenant" else None
-    send = driver(colour, make_guard(tenant=tenant, policy=policy), seen, runner)
+    send = serve(seen, tenant=tenant, policy=policy)
     reply = send()
     assert (reply.status, reply.code, reply.problem["retryable"]) == (503, "not-executed", True)
     assert int(reply.one("retry-after") or 0) > 0
@@ -426,11 +389,11 @@ def in_fastapi(guard: semel.Guard, runs: list[str]) -> AsgiApp:
 
 @pytest.mark.parametrize("guarded", [in_asgi, in_fastapi])
 def test_a_tenant_that_must_be_awaited_is_awaited_for_keyed_requests(
-    guarded: Any, make_guard: MakeGuard, runner: asyncio.Runner
+    guarded: Any, make_guard: MakeGuard, drive: Drive
 ) -> None:
     runs: list[str] = []
     tenant = Asked()
-    send = AsgiDriver(guarded(make_guard(tenant=tenant), runs), runner)
+    send = drive(guarded(make_guard(tenant=tenant), runs))
 
     def user(name: str, **options: Any) -> Ask:
         return Ask(headers=(JSON, ("x-user", name)), **options)
@@ -457,36 +420,30 @@ def test_a_tenant_that_must_be_awaited_is_refused_where_nothing_is(make_guard: M
 
 
 @pytest.mark.parametrize("same", [(7, "7"), (b"t", "t")])
-def test_a_tenant_may_be_a_number_or_bytes(
-    same: tuple[object, object], colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_tenant_may_be_a_number_or_bytes(same: tuple[object, object], serve: Serve) -> None:
     seen, tenants = Seen(), iter(same)
-    send = driver(colour, make_guard(tenant=lambda request: next(tenants)), seen, runner)
+    send = serve(seen, tenant=lambda request: next(tenants))
     assert [send().replayed, send().replayed] == [False, True]
 
 
-def test_a_fingerprint_function_that_fails_executes_nothing(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_fingerprint_function_that_fails_executes_nothing(serve: Serve) -> None:
     def broken(request: semel.Request, body: bytes) -> bytes:
         raise ZeroDivisionError
 
     seen = Seen()
     policy = semel.ietf(fingerprint=semel.FingerprintRule(by=broken))
-    send = driver(colour, make_guard(policy=policy), seen, runner)
+    send = serve(seen, policy=policy)
     reply = send(Ask(body=b"x" * 3_000_000))
     assert (reply.status, reply.code, seen.identities) == (500, "misconfigured", [])
 
 
-def test_a_fingerprint_function_decides_what_a_request_means(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_fingerprint_function_decides_what_a_request_means(serve: Serve) -> None:
     def first_byte(request: semel.Request, body: bytes) -> bytes:
         return body[:1]
 
     seen = Seen()
     policy = semel.ietf(fingerprint=semel.FingerprintRule(by=first_byte))
-    send = driver(colour, make_guard(policy=policy), seen, runner)
+    send = serve(seen, policy=policy)
     statuses = [send(Ask(body=body)).status for body in (b"ab", b"ac", b"bb")]
     assert (statuses, len(seen.identities)) == ([200, 200, 422], 1)
 

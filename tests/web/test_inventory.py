@@ -101,16 +101,14 @@ def test_without_a_guard_nothing_is_covered() -> None:
     assert {entry.said for entry in inventory(starlette())} == {"none"}
 
 
-def test_a_guard_around_a_mounted_application_covers_that_one_alone(make_guard: MakeGuard) -> None:
-    inner = make_guard().asgi(Starlette(routes=[Route("/x", tagged, methods=["POST"])]))
+def test_a_guard_around_a_mounted_application_covers_that_one_alone(guard: semel.Guard) -> None:
+    inner = guard.asgi(Starlette(routes=[Route("/x", tagged, methods=["POST"])]))
     app = Starlette(routes=[Mount("/m", inner), Route("/y", plain, methods=["POST"])])
     assert told(app) == {("POST", "/m/x", "tag", "enforces"), ("POST", "/y", "none", "ignores")}
 
 
-def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_covers_it(
-    make_guard: MakeGuard,
-) -> None:
-    ours = [Middleware(semel.Middleware, guard=make_guard())]
+def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_covers_it(guard: semel.Guard) -> None:
+    ours = [Middleware(semel.Middleware, guard=guard)]
     app = Starlette(
         routes=[
             Route("/x", plain, methods=["POST"], middleware=ours),
@@ -125,7 +123,7 @@ def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_covers_it(
     }
 
 
-def test_fastapi_routers_and_sub_applications(make_guard: MakeGuard) -> None:
+def test_fastapi_routers_and_sub_applications(guard: semel.Guard) -> None:
     router, sub, app = APIRouter(prefix="/v1"), FastAPI(openapi_url=None), FastAPI(openapi_url=None)
     for host in (router, sub, app):
         host.add_api_route("/x/{id}", tagged, methods=["POST"], response_model=None)
@@ -134,7 +132,7 @@ def test_fastapi_routers_and_sub_applications(make_guard: MakeGuard) -> None:
     outer.include_router(router, prefix="/a")
     app.include_router(outer, prefix="/shop")
     app.mount("/sub", sub)
-    app.add_middleware(semel.Middleware, guard=make_guard())
+    app.add_middleware(semel.Middleware, guard=guard)
     assert told(app) == {
         ("POST", "/x/{id}", "tag", "enforces"),
         ("POST", "/shop/a/v1/x/{id}", "tag", "enforces"),
@@ -180,8 +178,8 @@ LITESTAR = {
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_litestar_routers_controllers_and_mounts(inside: bool, make_guard: MakeGuard) -> None:
-    guard, middleware = make_guard(), cast("Any", semel.Middleware)
+def test_litestar_routers_controllers_and_mounts(inside: bool, guard: semel.Guard) -> None:
+    middleware = cast("Any", semel.Middleware)
     app: Any = Litestar(
         [Router("/r", route_handlers=[Accounts]), by_opt, mounted],
         middleware=[DefineMiddleware(middleware, guard=guard)] if inside else [],

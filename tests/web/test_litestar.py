@@ -216,8 +216,8 @@ async def test_a_mounted_application_is_claimed_by_the_middleware(app: Litestar)
 
 
 @pytest.mark.parametrize("path", ["/pay", "/threaded", "/r/accounts/fine"])
-async def test_policies_are_found_from_outside_too(path: str, make_guard: MakeGuard) -> None:
-    guarded = make_guard().asgi(cast("Any", Litestar(HANDLERS)))
+async def test_policies_are_found_from_outside_too(path: str, guard: semel.Guard) -> None:
+    guarded = guard.asgi(cast("Any", Litestar(HANDLERS)))
     reply, _ = await call(guarded, Ask(path=path.encode(), key=None))
     assert reply.code == "missing-key"
 

@@ -46,7 +46,7 @@ async def nothing() -> Message:
 
 @pytest.mark.parametrize("ask", PASSING.values(), ids=PASSING)
 async def test_a_request_that_takes_no_part_reaches_the_application_as_it_came(
-    ask: Ask, make_guard: MakeGuard
+    ask: Ask, guard: semel.Guard
 ) -> None:
     given: list[Any] = []
 
@@ -55,14 +55,14 @@ async def test_a_request_that_takes_no_part_reaches_the_application_as_it_came(
 
     scope, before = scope_of(ask), scope_of(ask)
     scope["extensions"] = before["extensions"] = {"http.response.trailers": {}}
-    await make_guard().asgi(app)(scope, nothing, nowhere)
+    await guard.asgi(app)(scope, nothing, nowhere)
     assert [id(part) for part in given] == [id(part) for part in (scope, nothing, nowhere)]
     assert scope == before
 
 
 @pytest.mark.parametrize("kind", ["websocket", "something new"])
 async def test_other_protocols_reach_the_application_as_they_came(
-    kind: str, make_guard: MakeGuard
+    kind: str, guard: semel.Guard
 ) -> None:
     given: list[Any] = []
 
@@ -70,13 +70,13 @@ async def test_other_protocols_reach_the_application_as_they_came(
         given.extend((scope, receive, send))
 
     scope = {"type": kind, "headers": [(b"idempotency-key", b"8e03978e-40d5-43e8")]}
-    await make_guard().asgi(app)(scope, nothing, nowhere)
+    await guard.asgi(app)(scope, nothing, nowhere)
     assert [id(part) for part in given] == [id(part) for part in (scope, nothing, nowhere)]
 
 
 @pytest.mark.parametrize("ask", PASSING.values(), ids=PASSING)
 def test_a_wsgi_request_that_takes_no_part_reaches_the_application_as_it_came(
-    ask: Ask, make_guard: MakeGuard
+    ask: Ask, guard: semel.Guard
 ) -> None:
     given: list[Any] = []
     answer = [b"its own"]
@@ -89,13 +89,13 @@ def test_a_wsgi_request_that_takes_no_part_reaches_the_application_as_it_came(
         raise AssertionError("not called by the guard")
 
     environ = environ_of(ask)
-    assert make_guard().wsgi(app)(environ, start) is answer
+    assert guard.wsgi(app)(environ, start) is answer
     assert given[0] is environ
     assert given[1] is start
 
 
 async def test_looking_for_a_tag_leaves_no_trace_in_the_scope(
-    make_guard: MakeGuard, effects: Effects
+    guard: semel.Guard, effects: Effects
 ) -> None:
     router, app = APIRouter(), FastAPI()
     seen: list[set[str]] = []
@@ -113,7 +113,7 @@ async def test_looking_for_a_tag_leaves_no_trace_in_the_scope(
 
     app.include_router(router)
     app.add_middleware(Watch)
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     scope = scope_of(Ask(key=None))
     expected = {*scope, "app"}
     wire = Wire(Ask(key=None))
@@ -121,7 +121,7 @@ async def test_looking_for_a_tag_leaves_no_trace_in_the_scope(
     assert seen == [expected]
 
 
-async def test_a_stream_that_takes_no_part_flows_piece_by_piece(make_guard: MakeGuard) -> None:
+async def test_a_stream_that_takes_no_part_flows_piece_by_piece(guard: semel.Guard) -> None:
     wire = Wire(Ask(key=None))
     arrived: list[int] = []
 
@@ -131,7 +131,7 @@ async def test_a_stream_that_takes_no_part_flows_piece_by_piece(make_guard: Make
             await send({"type": "http.response.body", "body": b"%d" % n, "more_body": n < 2})
             arrived.append(len(wire.sent))
 
-    await make_guard().asgi(app)(scope_of(wire.ask), wire.receive, wire.send)
+    await guard.asgi(app)(scope_of(wire.ask), wire.receive, wire.send)
     assert arrived == [2, 3, 4]
 
 
@@ -170,7 +170,7 @@ async def live(app: AsgiApp) -> list[Message]:
 
 @pytest.mark.parametrize("inside", [False, True])
 async def test_lifespan_messages_pass_and_the_applications_own_hooks_run(
-    inside: bool, make_guard: MakeGuard
+    inside: bool, guard: semel.Guard
 ) -> None:
     hooks: list[str] = []
 
@@ -180,7 +180,7 @@ async def test_lifespan_messages_pass_and_the_applications_own_hooks_run(
         yield
         hooks.append("down")
 
-    app, guard = Starlette(lifespan=lifespan), make_guard()
+    app = Starlette(lifespan=lifespan)
     if inside:
         app.add_middleware(semel.Middleware, guard=guard)
     said = await live(app if inside else guard.asgi(app))
@@ -224,14 +224,14 @@ async def test_a_store_that_is_down_does_not_stop_the_start(make_guard: MakeGuar
 # ── taking part ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_keyed_request_is_not_offered_what_cannot_be_kept(make_guard: MakeGuard) -> None:
+async def test_a_keyed_request_is_not_offered_what_cannot_be_kept(guard: semel.Guard) -> None:
     offered: list[set[str]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         offered.append(set(scope["extensions"]))
         await PlainTextResponse("x")(scope, receive, send)
 
-    guarded, wire = make_guard().asgi(app), Wire(Ask())
+    guarded, wire = guard.asgi(app), Wire(Ask())
     scope = scope_of(Ask())
     scope["extensions"] = {"http.response.trailers": {}, "http.response.pathsend": {}, "tls": {}}
     await guarded(scope, wire.receive, wire.send)
@@ -239,9 +239,7 @@ async def test_a_keyed_request_is_not_offered_what_cannot_be_kept(make_guard: Ma
     assert "http.response.trailers" in scope["extensions"]
 
 
-async def test_the_handler_gets_the_whole_body_and_then_no_disconnect(
-    make_guard: MakeGuard,
-) -> None:
+async def test_the_handler_gets_the_whole_body_and_then_no_disconnect(guard: semel.Guard) -> None:
     """A disconnect reported after the body makes frameworks stop handlers mid-effect."""
     body = b"x" * 3_000_000  # on disk meanwhile
     got: list[bytes] = []
@@ -262,14 +260,14 @@ async def test_the_handler_gets_the_whole_body_and_then_no_disconnect(
 
     wire = Wire(Ask(body=body))
     wire.gone.set()
-    await make_guard().asgi(app)(scope_of(wire.ask), wire.receive, wire.send)
+    await guard.asgi(app)(scope_of(wire.ask), wire.receive, wire.send)
     assert b"".join(got) == body
     assert [message["type"] for message in told] == ["http.disconnect"]
     assert wire.reply().body == b"x"
 
 
 async def test_a_stream_with_effects_is_finished_although_its_client_is_gone(
-    make_guard: MakeGuard, effects: Effects
+    guard: semel.Guard, effects: Effects
 ) -> None:
     """Starlette cancels a stream in the middle when it hears of a disconnect."""
 
@@ -281,7 +279,7 @@ async def test_a_stream_with_effects_is_finished_although_its_client_is_gone(
     async def handle(request: Request) -> Response:
         return StreamingResponse(pieces())
 
-    app = make_guard().asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
+    app = guard.asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
     wire = Wire(Ask())
     wire.gone.set()
     await app(scope_of(wire.ask), wire.receive, wire.send)
@@ -290,7 +288,7 @@ async def test_a_stream_with_effects_is_finished_although_its_client_is_gone(
     assert len(effects.all()) == 10
 
 
-async def test_the_handler_may_read_its_body_after_it_has_answered(make_guard: MakeGuard) -> None:
+async def test_the_handler_may_read_its_body_after_it_has_answered(guard: semel.Guard) -> None:
     body = b"x" * 3_000_000
     read = 0
 
@@ -303,7 +301,7 @@ async def test_the_handler_may_read_its_body_after_it_has_answered(make_guard: M
             read += len(message["body"])
             more = message["more_body"]
 
-    _, error = await call(make_guard().asgi(app), Ask(body=body))
+    _, error = await call(guard.asgi(app), Ask(body=body))
     assert (read, error) == (len(body), None)
 
 
@@ -340,7 +338,7 @@ async def test_background_tasks_run_after_completion_and_only_once(
 
 
 async def test_a_failing_background_task_changes_no_answer(
-    make_guard: MakeGuard, effects: Effects
+    guard: semel.Guard, effects: Effects
 ) -> None:
     async def later() -> None:
         raise ZeroDivisionError
@@ -348,7 +346,7 @@ async def test_a_failing_background_task_changes_no_answer(
     async def handle(request: Request) -> Response:
         return PlainTextResponse(effects.happen("-"), background=BackgroundTask(later))
 
-    served = make_guard().asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
+    served = guard.asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
     first, error = await call(served, Ask())
     assert first.status == 200
     assert isinstance(error, ZeroDivisionError)
@@ -356,9 +354,7 @@ async def test_a_failing_background_task_changes_no_answer(
     assert (again.body, error) == (first.body, None)
 
 
-async def test_the_application_sees_the_operation_and_outer_context(
-    make_guard: MakeGuard,
-) -> None:
+async def test_the_application_sees_the_operation_and_outer_context(guard: semel.Guard) -> None:
     outer: ContextVar[str] = ContextVar("outer")
     seen: list[object] = []
 
@@ -367,7 +363,7 @@ async def test_the_application_sees_the_operation_and_outer_context(
         seen.extend((outer.get(), operation.held, operation.downstream_key("charge")))
         return PlainTextResponse("x")
 
-    served = make_guard().asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
+    served = guard.asgi(Starlette(routes=[Route("/x", handle, methods=["POST"])]))
     outer.set("here")
     await call(served, Ask())
     assert seen[:2] == ["here", True]
@@ -375,7 +371,7 @@ async def test_the_application_sees_the_operation_and_outer_context(
         semel.async_operation()
 
 
-def test_a_thread_does_not_take_an_operation_to_its_next_request(make_guard: MakeGuard) -> None:
+def test_a_thread_does_not_take_an_operation_to_its_next_request(guard: semel.Guard) -> None:
     """It would send another payment's key to the provider."""
 
     def app(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -385,7 +381,7 @@ def test_a_thread_does_not_take_an_operation_to_its_next_request(make_guard: Mak
         except LookupError:
             return [b"none"]
 
-    send = WsgiDriver(make_guard().wsgi(app))
+    send = WsgiDriver(guard.wsgi(app))
     assert send().body.startswith(b"semel_")
     assert send(Ask(key=None)).body == b"none"
     with pytest.raises(LookupError):
@@ -414,13 +410,13 @@ async def test_a_client_that_leaves_before_its_body_is_whole_executes_nothing(
     assert store.seen == []
 
 
-async def test_websocket_routes_work_beside_the_guard(make_guard: MakeGuard) -> None:
+async def test_websocket_routes_work_beside_the_guard(guard: semel.Guard) -> None:
     async def echo(socket: Any) -> None:
         await socket.accept()
         await socket.close()
 
     app = Starlette(routes=[WebSocketRoute("/x", echo)])
-    app.add_middleware(semel.Middleware, guard=make_guard())
+    app.add_middleware(semel.Middleware, guard=guard)
     scope = {**scope_of(Ask("GET", key=None)), "type": "websocket", "subprotocols": []}
     wire = Wire(Ask())
 

@@ -1,6 +1,5 @@
 """In one transaction, to raise is to undo, whatever a framework answers to it; to return is not."""
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -23,8 +22,8 @@ import semel
 from semel.frameworks.flask import install as install_flask
 from semel.frameworks.litestar import install as install_litestar
 from tests.web.client import Reply, new_key
-from tests.web.conftest import MakeGuard
-from tests.web.drive import AsgiDriver, Ask, WsgiDriver
+from tests.web.conftest import Drive, MakeGuard
+from tests.web.drive import Ask, WsgiDriver
 
 ATOMIC = semel.ietf(mode="atomic", required=True)
 
@@ -88,16 +87,12 @@ def flask_(guard: semel.Guard, how: str) -> Any:
 @pytest.mark.parametrize("how", ["raise", "return"])
 @pytest.mark.parametrize("make", [starlette, fastapi, litestar, flask_])
 def test_the_answer_is_kept_and_the_writes_only_if_it_was_returned(
-    make: Callable[..., Any],
-    how: str,
-    make_guard: MakeGuard,
-    tmp_path: Path,
-    runner: asyncio.Runner,
+    make: Callable[..., Any], how: str, make_guard: MakeGuard, tmp_path: Path, drive: Drive
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
         file.execute("CREATE TABLE orders (n INT)")
         app = make(make_guard(f"sqlite:///{tmp_path}/shop.db", policy=ATOMIC), how)
-        send: Any = WsgiDriver(app) if make is flask_ else AsgiDriver(app, runner)
+        send: Any = WsgiDriver(app) if make is flask_ else drive(app)
         key = new_key()
         replies: list[Reply] = [send(Ask(key=key)) for _ in range(2)]
         assert [(reply.status, reply.replayed) for reply in replies] == [(409, False), (409, True)]

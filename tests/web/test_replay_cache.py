@@ -28,8 +28,8 @@ from tests.forms import in_proof
 from tests.servers import AppServer, ValkeyServer, gunicorn, uvicorn
 from tests.waiting import patient
 from tests.web.client import Client, new_key
-from tests.web.colours import COLOURS, Said, driver, once
-from tests.web.conftest import MakeGuard
+from tests.web.colours import Said
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import Ask
 from tests.web.effects import Effects
 from tests.web.served import databases_of, store_url
@@ -40,11 +40,6 @@ LONG = LONGEST
 """No test outlives it."""
 SHORT = timedelta(milliseconds=300)
 RESOURCE = "thing:7"
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def take_away(backend: Backend) -> int:
@@ -66,16 +61,15 @@ def of(tenant: str) -> Ask:
 
 @pytest.mark.parametrize("mode", ["leased", "atomic"])
 def test_in_the_window_the_store_is_not_asked(
-    colour: str,
+    serve: Serve,
     mode: Literal["leased", "atomic"],
     make_guard: MakeGuard,
     effects: Effects,
-    runner: asyncio.Runner,
     tmp_path: Path,
 ) -> None:
     policy = semel.ietf(mode=mode)
     guard = make_guard(f"sqlite:///{tmp_path / 'keys.db'}", policy=policy, replay_cache=LONG)
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(guard=guard)
     first, second = send(), send()
     assert take_away(guard.backend) == 1
     third = send()
@@ -88,12 +82,7 @@ def test_in_the_window_the_store_is_not_asked(
 @pytest.mark.parametrize("how", ["asked", "window", "bodies"])
 @pytest.mark.parametrize("mode", ["leased", "atomic"])
 def test_a_large_answer_is_repeated_byte_for_byte(
-    colour: str,
-    how: str,
-    mode: Literal["leased", "atomic"],
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
-    tmp_path: Path,
+    serve: Serve, how: str, mode: Literal["leased", "atomic"], make_guard: MakeGuard, tmp_path: Path
 ) -> None:
     """It does not come with its record."""
     body = os.urandom(3 * LARGE)
@@ -104,7 +93,7 @@ def test_a_large_answer_is_repeated_byte_for_byte(
     }
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     guard = make_guard(url, policy=semel.ietf(mode=mode), **options[how])
-    send = driver(colour, guard, lambda: Said(body), runner)
+    send = serve(lambda: Said(body), guard=guard)
     replies = [send() for _ in range(3)]
     assert [reply.body for reply in replies] == [body] * 3
     assert [reply.replayed for reply in replies] == [False, True, True]
@@ -113,11 +102,8 @@ def test_a_large_answer_is_repeated_byte_for_byte(
         assert send().replayed
 
 
-def test_without_a_window_every_replay_asks(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
-    guard = make_guard()
-    send = driver(colour, guard, once(effects), runner)
+def test_without_a_window_every_replay_asks(serve: Serve, guard: semel.Guard) -> None:
+    send = serve(guard=guard)
     first = send()
     assert send().body == first.body
     take_away(guard.backend)
@@ -125,10 +111,10 @@ def test_without_a_window_every_replay_asks(
 
 
 def test_another_payload_and_another_tenant_get_no_answer_from_memory(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, make_guard: MakeGuard
 ) -> None:
     guard = make_guard(tenant=tenant_of, replay_cache=LONG)
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(guard=guard)
     first = send(of("ann"))
     assert send(of("ann")).body == first.body
     take_away(guard.backend)
@@ -138,23 +124,18 @@ def test_another_payload_and_another_tenant_get_no_answer_from_memory(
     assert send(of("ann")).body == first.body
 
 
-def test_a_deferred_answer_is_repeated_too(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
+def test_a_deferred_answer_is_repeated_too(serve: Serve) -> None:
     """Completed by a run under another policy: what counts is that the record is completed."""
     memory = MemoryBackend()
-    first = driver(colour, make_guard(memory), once(effects), runner)()
+    first = serve(store=memory)()
     policy = semel.accepted(mode="deferred", required=True)
-    deferring = make_guard(memory, policy=policy, replay_cache=LONG)
-    send = driver(colour, deferring, once(effects), runner)
+    send = serve(store=memory, policy=policy, replay_cache=LONG)
     assert send().body == first.body
     take_away(memory)
     assert send().body == first.body
 
 
-def test_the_window_begins_before_the_store_is_asked(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
+def test_the_window_begins_before_the_store_is_asked(serve: Serve, make_guard: MakeGuard) -> None:
     """An answer that took 40 seconds to come is 40 seconds old."""
     uptime, takes = [100.0], [0.0]
 
@@ -164,7 +145,7 @@ def test_the_window_begins_before_the_store_is_asked(
 
     guard = make_guard(MemoryBackend(clock=clock), maintenance=None)
     guard.runtime.replays = ReplayCache(MINUTE, clock=lambda: uptime[0])
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(guard=guard)
     first = send()
     takes[0] = 40.0
     assert send().body == first.body
@@ -194,11 +175,11 @@ def test_a_function_run_once_is_remembered(make_guard: MakeGuard, effects: Effec
 
 
 def test_while_the_store_is_down_the_window_still_answers_and_nothing_is_run(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
 ) -> None:
     with ValkeyServer() as server:
         guard = make_guard(server.url, replay_cache=LONG)
-        send = driver(colour, guard, once(effects), runner)
+        send = serve(guard=guard)
         first = send()
         assert send().body == first.body
         server.kill()
@@ -210,10 +191,10 @@ def test_while_the_store_is_down_the_window_still_answers_and_nothing_is_run(
 
 
 def test_the_window_is_said_in_the_store_before_it_is_used(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, make_guard: MakeGuard
 ) -> None:
     guard = make_guard(replay_cache=LONG)
-    driver(colour, guard, once(effects), runner)()
+    serve(guard=guard)()
     said = run(announce(0), performer(guard.backend.blocking()))
     assert said == LONG // timedelta(microseconds=1)
 
@@ -228,16 +209,15 @@ def test_retiring_takes_as_long_as_anybodys_window(make_guard: MakeGuard) -> Non
         assert time.monotonic() - began >= SHORT.total_seconds()
 
 
-def test_who_evicts_says_who_and_why(make_guard: MakeGuard) -> None:
-    operator = make_guard().operator()
+def test_who_evicts_says_who_and_why(guard: semel.Guard) -> None:
+    operator = guard.operator()
     with pytest.raises(semel.ConfigurationError, match="by="):
         operator.evict(Identity(bytes(32)), by="ann", reason=" ")
 
 
 def test_what_is_in_flight_is_not_evicted_and_not_said_to_be(
-    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = make_guard()
     operator = guard.operator()
     where = KeyAddress("", "ONCE", "/work", "message-7f3a9c0e41")
     refused: list[str] = []

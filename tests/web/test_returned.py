@@ -11,7 +11,6 @@ from typing import Any
 import flask
 import pytest
 import quart
-from django.http import HttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.views.decorators.csrf import csrf_exempt
 from fastapi import APIRouter, Depends, FastAPI
@@ -23,9 +22,9 @@ from semel.frameworks.flask import install as install_flask
 from semel.frameworks.litestar import install as install_litestar
 from semel.web.framework_internals import watch_fastapi
 from tests.web.client import Reply, new_key
-from tests.web.conftest import MakeGuard
+from tests.web.conftest import Drive, MakeGuard
 from tests.web.django_site import Site
-from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
+from tests.web.drive import Ask, Driver, WsgiDriver
 
 Charges = list[int]
 Around = Callable[[FastAPI, semel.Guard], Any]
@@ -89,32 +88,26 @@ def answers_nonsense(charges: Charges, *, is_async: bool = True) -> FastAPI:
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("around", AROUND)
 def test_an_answer_that_fastapi_refuses_is_in_doubt(
-    around: Around, is_async: bool, make_guard: MakeGuard, runner: asyncio.Runner
+    around: Around, is_async: bool, guard: semel.Guard, drive: Drive
 ) -> None:
     charges: Charges = []
-    app = around(answers_nonsense(charges, is_async=is_async), make_guard())
-    assert_in_doubt(AsgiDriver(app, runner), charges)
+    app = around(answers_nonsense(charges, is_async=is_async), guard)
+    assert_in_doubt(drive(app), charges)
 
 
-@pytest.mark.parametrize("around", AROUND)
-def test_an_endpoint_of_fastapis_that_raises_is_released(
-    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    app, charges = FastAPI(), list[int]()
+def raises(charges: Charges) -> FastAPI:
+    app = FastAPI()
 
     @app.post("/x")
     async def pay() -> None:
         charges.append(100)
         raise LookupError
 
-    assert_released(AsgiDriver(around(app, make_guard()), runner), charges)
+    return app
 
 
-@pytest.mark.parametrize("around", AROUND)
-def test_a_dependency_that_raises_is_released(
-    around: Around, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    app, charges = FastAPI(), list[int]()
+def depends_on_what_raises(charges: Charges) -> FastAPI:
+    app = FastAPI()
 
     async def database() -> None:
         raise ConnectionRefusedError
@@ -123,27 +116,34 @@ def test_a_dependency_that_raises_is_released(
     async def pay() -> None:
         charges.append(100)
 
-    assert_released(AsgiDriver(around(app, make_guard()), runner), charges, tries=0)
+    return app
+
+
+@pytest.mark.parametrize(("made", "tries"), [(raises, 3), (depends_on_what_raises, 0)])
+@pytest.mark.parametrize("around", AROUND)
+def test_an_endpoint_of_fastapis_or_a_dependency_that_raises_is_released(
+    around: Around,
+    made: Callable[[Charges], FastAPI],
+    tries: int,
+    guard: semel.Guard,
+    drive: Drive,
+) -> None:
+    charges: Charges = []
+    assert_released(drive(around(made(charges), guard)), charges, tries)
 
 
 def test_in_an_unknown_fastapi_every_exception_is_a_doubt(
-    make_guard: MakeGuard,
-    runner: asyncio.Runner,
+    guard: semel.Guard,
+    drive: Drive,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app, charges = FastAPI(), list[int]()
-
-    @app.post("/x")
-    async def pay() -> None:
-        charges.append(100)
-        raise LookupError
-
+    charges: Charges = []
     monkeypatch.delattr(fastapi_routing, "run_endpoint_function")
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(raises(charges))
     monkeypatch.undo()
     assert "this version of FastAPI is not known" in caplog.text
-    assert_in_doubt(AsgiDriver(guarded, runner), charges)
+    assert_in_doubt(drive(guarded), charges)
 
 
 def test_this_fastapi_is_known() -> None:
@@ -152,7 +152,7 @@ def test_this_fastapi_is_known() -> None:
 
 
 def test_in_one_transaction_nothing_has_happened(
-    make_guard: MakeGuard, runner: asyncio.Runner, tmp_path: Path
+    make_guard: MakeGuard, drive: Drive, tmp_path: Path
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
         file.execute("CREATE TABLE orders (n INT)")
@@ -166,13 +166,11 @@ def test_in_one_transaction_nothing_has_happened(
 
         atomic = semel.ietf(mode="atomic")
         make_guard(f"sqlite:///{tmp_path}/shop.db", policy=atomic).fastapi(app)
-        assert_released(AsgiDriver(app, runner), charges)
+        assert_released(drive(app), charges)
         assert file.execute("SELECT count(*) FROM orders").fetchone() == (0,)
 
 
-def test_an_answer_that_litestar_cannot_write_is_in_doubt(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_an_answer_that_litestar_cannot_write_is_in_doubt(guard: semel.Guard, drive: Drive) -> None:
     charges: Charges = []
 
     @post("/x")
@@ -181,9 +179,9 @@ def test_an_answer_that_litestar_cannot_write_is_in_doubt(
         return {"when": object()}
 
     app: Any = Litestar(
-        [pay], on_app_init=[partial(install_litestar, guard=make_guard())], openapi_config=None
+        [pay], on_app_init=[partial(install_litestar, guard=guard)], openapi_config=None
     )
-    assert_in_doubt(AsgiDriver(app, runner), charges)
+    assert_in_doubt(drive(app), charges)
 
 
 # ── Flask, Django ─────────────────────────────────────────────────────────────────────────────────
@@ -196,46 +194,49 @@ def flask_around(how: str, app: flask.Flask, guard: semel.Guard) -> Any:
     return app
 
 
-@pytest.mark.parametrize("how", ["at the view", "from outside"])
-def test_an_answer_that_flask_cannot_make_is_in_doubt(how: str, make_guard: MakeGuard) -> None:
-    app, charges = flask.Flask("shop"), list[int]()
+class Unmade:
+    """A view whose answer cannot be made, or that raises before it has one."""
 
-    @app.post("/x")
-    def pay() -> Any:
-        charges.append(100)
-        return {"when": object()}, 201
+    def __init__(self, made: Callable[[], Any] | None) -> None:
+        self.charges: Charges = []
+        self._made = made
 
-    assert_in_doubt(WsgiDriver(flask_around(how, app, make_guard())), charges)
-
-
-@pytest.mark.parametrize("how", ["at the view", "from outside"])
-def test_a_view_of_flasks_that_raises_is_released(how: str, make_guard: MakeGuard) -> None:
-    app, charges = flask.Flask("shop"), list[int]()
-
-    @app.post("/x")
-    def pay() -> Any:
-        charges.append(100)
-        raise LookupError
-
-    assert_released(WsgiDriver(flask_around(how, app, make_guard())), charges)
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_an_answer_that_quart_cannot_make_is_in_doubt(
-    raises: bool, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    app: Any = quart.Quart("shop")
-    charges = list[int]()
-
-    @app.post("/x")  # type: ignore[untyped-decorator]
-    async def pay() -> Any:
-        charges.append(100)
-        if raises:
+    def __call__(self) -> Any:
+        self.charges.append(100)
+        if self._made is None:
             raise LookupError
-        return {"when": object()}, 201
+        return self._made()
 
-    judged = assert_released if raises else assert_in_doubt
-    judged(AsgiDriver(make_guard().asgi(app), runner), charges)
+    def judge(self, send: Driver) -> None:
+        judged = assert_released if self._made is None else assert_in_doubt
+        judged(send, self.charges)
+
+
+def nonsense() -> Any:
+    return {"when": object()}, 201
+
+
+@pytest.mark.parametrize("made", [nonsense, None], ids=["unmade", "raised"])
+@pytest.mark.parametrize("how", ["at the view", "from outside"])
+def test_an_answer_that_flask_cannot_make_is_in_doubt_and_what_is_raised_released(
+    how: str, made: Callable[[], Any] | None, guard: semel.Guard
+) -> None:
+    app, view = flask.Flask("shop"), Unmade(made)
+    app.add_url_rule("/x", "pay", view, methods=["POST"])
+    view.judge(WsgiDriver(flask_around(how, app, guard)))
+
+
+@pytest.mark.parametrize("made", [nonsense, None], ids=["unmade", "raised"])
+def test_an_answer_that_quart_cannot_make_is_in_doubt_and_what_is_raised_released(
+    made: Callable[[], Any] | None, guard: semel.Guard, drive: Drive
+) -> None:
+    app, view = quart.Quart("shop"), Unmade(made)
+
+    @app.post("/x")
+    async def pay() -> Any:
+        return view()
+
+    view.judge(drive(guard.asgi(app)))  # type: ignore[arg-type]
 
 
 class Unwritable(SimpleTemplateResponse):
@@ -245,40 +246,26 @@ class Unwritable(SimpleTemplateResponse):
 
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])
-@pytest.mark.parametrize("made", [lambda: None, lambda: Unwritable("pay.html")])
-def test_an_answer_that_django_cannot_make_is_in_doubt(
-    colour: str, made: Callable[[], Any], make_guard: MakeGuard, runner: asyncio.Runner
+@pytest.mark.parametrize(
+    "made", [lambda: None, lambda: Unwritable("pay.html"), None], ids=["none", "unmade", "raised"]
+)
+def test_an_answer_that_django_cannot_make_is_in_doubt_and_what_is_raised_released(
+    colour: str, made: Callable[[], Any] | None, guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
-    charges: Charges = []
+    view = Unmade(made)
 
     @csrf_exempt
     def pay(request: Any) -> Any:
-        charges.append(100)
-        return made()
+        return view()
 
-    with closing(Site(make_guard(), {"x": pay})) as site:
-        assert_in_doubt(site.driver(colour, runner), charges)
-
-
-@pytest.mark.parametrize("colour", ["wsgi", "asgi"])
-def test_a_view_of_djangos_that_raises_is_released(
-    colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    charges: Charges = []
-
-    @csrf_exempt
-    def pay(request: Any) -> HttpResponse:
-        charges.append(100)
-        raise LookupError
-
-    with closing(Site(make_guard(), {"x": pay})) as site:
-        assert_released(site.driver(colour, runner), charges)
+    with closing(Site(guard, {"x": pay})) as site:
+        view.judge(site.driver(colour, runner))
 
 
 # ── any application ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_head_that_wsgi_cannot_carry_is_in_doubt(make_guard: MakeGuard) -> None:
+def test_a_head_that_wsgi_cannot_carry_is_in_doubt(guard: semel.Guard) -> None:
     charges: Charges = []
 
     def pay(environ: Any, start_response: Any) -> Any:
@@ -286,16 +273,14 @@ def test_a_head_that_wsgi_cannot_carry_is_in_doubt(make_guard: MakeGuard) -> Non
         start_response("201 Created", [("X-Name", "Zo\u0151")])
         return [b"paid"]
 
-    assert_in_doubt(WsgiDriver(make_guard().wsgi(pay)), charges)
+    assert_in_doubt(WsgiDriver(guard.wsgi(pay)), charges)
 
 
-def test_a_head_that_asgi_cannot_carry_is_in_doubt(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_head_that_asgi_cannot_carry_is_in_doubt(guard: semel.Guard, drive: Drive) -> None:
     charges: Charges = []
 
     async def pay(scope: Any, receive: Any, send: Any) -> None:
         charges.append(100)
         await send({"type": "http.response.start", "status": 201, "headers": [("x", "text")]})
 
-    assert_in_doubt(AsgiDriver(make_guard().asgi(pay), runner), charges)
+    assert_in_doubt(drive(guard.asgi(pay)), charges)

@@ -1,6 +1,5 @@
 """A policy is found where it was put: on an endpoint below any router, or in a list of routes."""
 
-import asyncio
 import functools
 from typing import Any
 
@@ -17,8 +16,8 @@ from starlette.routing import Host, Mount, Route, Router
 import semel
 from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.web.client import Reply
-from tests.web.colours import COLOURS, Said, driver
-from tests.web.conftest import MakeGuard
+from tests.web.colours import Said
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import Ask, WsgiDriver, call
 
 STRICT = semel.ietf(required=True)
@@ -137,34 +136,32 @@ async def ask(app: AsgiApp, path: str, key: str | None = None) -> Reply:
 
 @pytest.mark.parametrize(("app", "path"), STARLETTE.values(), ids=STARLETTE)
 async def test_a_tag_is_found_through_the_router(
-    app: AsgiApp, path: str, make_guard: MakeGuard
+    app: AsgiApp, path: str, guard: semel.Guard
 ) -> None:
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     assert (await ask(guarded, path)).code == "missing-key"
     assert (await ask(guarded, path, "8e03978e-40d5-43e8-bc93-6894a57f9324")).status == 200
 
 
 @pytest.mark.parametrize("name", [n for n, (a, _) in STARLETTE.items() if isinstance(a, Starlette)])
-async def test_a_tag_is_found_from_inside_the_application(name: str, make_guard: MakeGuard) -> None:
+async def test_a_tag_is_found_from_inside_the_application(name: str, guard: semel.Guard) -> None:
     app, path = STARLETTE[name]
     inside = Starlette(routes=app.routes)
-    inside.add_middleware(semel.Middleware, guard=make_guard())
+    inside.add_middleware(semel.Middleware, guard=guard)
     assert (await ask(inside, path)).code == "missing-key"
 
 
-async def test_a_guarded_application_that_is_mounted_finds_its_own_tags(
-    make_guard: MakeGuard,
-) -> None:
-    inner = make_guard().asgi(Starlette(routes=[post("/x", tagged), post("/y", plain)]))
+async def test_a_guarded_application_that_is_mounted_finds_its_own_tags(guard: semel.Guard) -> None:
+    inner = guard.asgi(Starlette(routes=[post("/x", tagged), post("/y", plain)]))
     outer = Starlette(routes=[Mount("/m", inner)])
     assert (await ask(outer, "/m/x")).code == "missing-key"
     assert (await ask(outer, "/m/y")).status == 200
 
 
 async def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_finds_its_tags(
-    make_guard: MakeGuard,
+    guard: semel.Guard,
 ) -> None:
-    ours = [Middleware(semel.Middleware, guard=make_guard())]
+    ours = [Middleware(semel.Middleware, guard=guard)]
     single = Route("/x", tagged, methods=["POST"], middleware=ours)
     app = Starlette(routes=[single, Mount("/m", routes=[post("/x", tagged)], middleware=ours)])
     for path in ("/x", "/m/x"):
@@ -172,19 +169,17 @@ async def test_a_guard_among_the_middlewares_of_a_route_or_a_mount_finds_its_tag
         assert (await ask(app, path, "8e03978e-40d5-43e8-bc93-6894a57f9324")).status == 200
 
 
-async def test_only_the_tagged_endpoint_has_the_policy(make_guard: MakeGuard) -> None:
+async def test_only_the_tagged_endpoint_has_the_policy(guard: semel.Guard) -> None:
     app = Starlette(routes=[post("/x", tagged), post("/y", plain), Route("/z", TaggedMethod)])
-    guarded = make_guard().asgi(app)
+    guarded = guard.asgi(app)
     assert (await ask(guarded, "/y")).status == 200
     assert (await ask(guarded, "/nowhere")).status == 404
     reply, _ = await call(guarded, Ask("PATCH", b"/z", key=None))
     assert reply.body == b"untagged"
 
 
-async def test_a_fastapi_endpoint_keeps_its_dependencies_and_its_policy(
-    make_guard: MakeGuard,
-) -> None:
-    app, guard, runs = FastAPI(), make_guard(), []
+async def test_a_fastapi_endpoint_keeps_its_dependencies_and_its_policy(guard: semel.Guard) -> None:
+    app, runs = FastAPI(), []
 
     @app.post("/pay/{amount}", status_code=201)
     @guard.route(semel.payments(required=True, key="uuid", probe=None))
@@ -234,13 +229,9 @@ async def test_a_listed_route_fits_paths_as_starlette_does(
     assert (reply.status == 400) is found
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("pattern", ["/x", "/api/x"])
-def test_a_listed_route_fits_with_and_without_the_mount_prefix(
-    pattern: str, colour: str, make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
-    guard = make_guard(routes=[semel.Route("POST", pattern, STRICT)])
-    send = driver(colour, guard, lambda: Said(b"x"), runner)
+def test_a_listed_route_fits_with_and_without_the_mount_prefix(pattern: str, serve: Serve) -> None:
+    send = serve(lambda: Said(b"x"), routes=[semel.Route("POST", pattern, STRICT)])
     assert send(Ask(path=b"/x", root="/api", key=None)).code == "missing-key"
     assert send(Ask(path=b"/y", root="/api", key=None)).status == 200
 

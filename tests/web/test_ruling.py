@@ -69,12 +69,7 @@ def fastapi(guard: semel.Guard, runs: Runs) -> Any:
 
 def fastapi_threads(guard: semel.Guard, runs: Runs) -> Any:
     app = FastAPI()
-
-    @app.post("/pay")
-    @guard.route(REQUIRED)
-    def pay() -> str:
-        return runs()
-
+    app.post("/pay")(guard.route(REQUIRED)(named(runs)))
     return app
 
 
@@ -127,9 +122,13 @@ def rewritten(app: AsgiApp, **changes: Any) -> AsgiApp:
     return rewrite
 
 
-def status(app: AsgiApp, runner: asyncio.Runner, **asked: Any) -> int:
+Status = Callable[..., int]
+
+
+@pytest.fixture
+def status(runner: asyncio.Runner) -> Status:
     """What a server would send."""
-    return runner.run(said(app, Ask(**asked)))
+    return lambda app, **asked: runner.run(said(app, Ask(**asked)))
 
 
 async def said(app: AsgiApp, ask: Ask) -> int:
@@ -141,53 +140,53 @@ async def said(app: AsgiApp, ask: Ask) -> int:
 
 @APPS
 def test_without_a_guard_a_tagged_endpoint_does_not_run(
-    made: Callable[..., Any], make_guard: MakeGuard, runner: asyncio.Runner
+    made: Callable[..., Any], guard: semel.Guard, status: Status
 ) -> None:
     runs = Runs()
-    app = made(make_guard(), runs)
-    assert status(app, runner, path=b"/pay", key=new_key()) == 500
+    app = made(guard, runs)
+    assert status(app, path=b"/pay", key=new_key()) == 500
     assert runs.count == 0
 
 
 @APPS
 @pytest.mark.parametrize("key", [None, "a-key-of-some-length"])
 def test_a_path_that_is_changed_behind_the_guard_runs_no_tagged_endpoint(
-    made: Callable[..., Any], key: str | None, make_guard: MakeGuard, runner: asyncio.Runner
+    made: Callable[..., Any], key: str | None, guard: semel.Guard, status: Status
 ) -> None:
-    runs, guard = Runs(), make_guard()
+    runs = Runs()
     app = guard.asgi(rewritten(made(guard, runs), path="/pay", raw_path=b"/pay"))
-    assert status(app, runner, path=b"/v1/pay", key=key) >= 500
+    assert status(app, path=b"/v1/pay", key=key) >= 500
     assert runs.count == 0
 
 
 @APPS
 def test_a_method_that_is_changed_behind_the_guard_runs_no_tagged_endpoint(
-    made: Callable[..., Any], make_guard: MakeGuard, runner: asyncio.Runner
+    made: Callable[..., Any], guard: semel.Guard, status: Status
 ) -> None:
-    runs, guard = Runs(), make_guard()
+    runs = Runs()
     app = guard.asgi(rewritten(made(guard, runs), method="POST"))
     for key in (None, new_key()):
-        assert status(app, runner, method="GET", path=b"/pay", key=key) >= 500
+        assert status(app, method="GET", path=b"/pay", key=key) >= 500
     assert runs.count == 0
 
 
 @APPS
 def test_under_its_guard_a_tagged_endpoint_runs_once(
-    made: Callable[..., Any], make_guard: MakeGuard, runner: asyncio.Runner
+    made: Callable[..., Any], guard: semel.Guard, status: Status
 ) -> None:
-    runs, guard, key = Runs(), make_guard(), new_key()
+    runs, key = Runs(), new_key()
     app = guard.asgi(made(guard, runs))
-    codes = [status(app, runner, path=b"/pay", key=each) for each in (None, key, key)]
+    codes = [status(app, path=b"/pay", key=each) for each in (None, key, key)]
     assert codes[0] == 400
     assert codes[1] == codes[2] < 300
     assert runs.count == 1
 
 
 def test_what_one_request_was_ruled_by_is_not_left_to_the_next(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, runner: asyncio.Runner
 ) -> None:
     """Servers may serve both in one context: here one event loop's task does."""
-    runs, guard = Runs(), make_guard()
+    runs = Runs()
     bare = fastapi(guard, runs)
     guarded = guard.asgi(bare)
 
@@ -198,42 +197,37 @@ def test_what_one_request_was_ruled_by_is_not_left_to_the_next(
     assert runs.count == 1
 
 
-def test_a_refused_run_leaves_the_key_free(make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+def test_a_refused_run_leaves_the_key_free(make_guard: MakeGuard, status: Status) -> None:
     """Nothing was executed: once the application is put right, the same key runs."""
     runs, guard, key = Runs(), make_guard(), new_key()
     inner = fastapi(guard, runs)
     moved = guard.asgi(rewritten(inner, path="/pay", raw_path=b"/pay"))
-    assert status(moved, runner, path=b"/v1/pay", key=key) >= 500
+    assert status(moved, path=b"/v1/pay", key=key) >= 500
     listed = make_guard(guard.backend, routes=[semel.Route("POST", "/v1/pay", semel.ietf())])
     mended = listed.asgi(rewritten(inner, path="/pay", raw_path=b"/pay"))
-    assert status(mended, runner, path=b"/v1/pay", key=key) == 200
+    assert status(mended, path=b"/v1/pay", key=key) == 200
     assert runs.count == 1
 
 
-def test_it_is_told_to_whoever_listens(make_guard: MakeGuard, runner: asyncio.Runner) -> None:
-    guard = make_guard()
+def test_it_is_told_to_whoever_listens(guard: semel.Guard, status: Status) -> None:
     ear = listen(guard)
-    status(fastapi(guard, Runs()), runner, path=b"/pay", key=new_key())
+    status(fastapi(guard, Runs()), path=b"/pay", key=new_key())
     assert str(ear.one("unguarded")["endpoint"]).endswith("pay")
 
 
 def test_a_safe_method_of_a_tagged_endpoint_takes_no_part(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
-    guard = make_guard()
-
     @guard.route(semel.ietf())
     async def both(request: Request) -> Response:
         return Response(request.method)
 
     app = guard.asgi(Starlette(routes=[Route("/both", both, methods=["GET", "POST"])]))
-    assert status(app, runner, method="GET", path=b"/both", key=None) == 200
-    assert status(app, runner, path=b"/both", key=None) == 200
+    assert status(app, method="GET", path=b"/both", key=None) == 200
+    assert status(app, path=b"/both", key=None) == 200
 
 
-def test_generators_refuse_too(make_guard: MakeGuard) -> None:
-    guard = make_guard()
-
+def test_generators_refuse_too(guard: semel.Guard) -> None:
     @guard.route(REQUIRED)
     def pieces() -> Iterator[int]:
         yield 1
@@ -252,8 +246,7 @@ def test_generators_refuse_too(make_guard: MakeGuard) -> None:
     assert list(pieces.__wrapped__()) == [1]  # type: ignore[attr-defined]
 
 
-def test_an_endpoint_has_one_policy(make_guard: MakeGuard) -> None:
-    guard = make_guard()
+def test_an_endpoint_has_one_policy(guard: semel.Guard) -> None:
     with pytest.raises(semel.ConfigurationError, match="tagged already"):
         guard.route(REQUIRED)(guard.route(semel.ietf())(lambda: None))
 
@@ -275,9 +268,9 @@ def test_a_listed_route_may_refuse_keys_on_a_safe_method() -> None:
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 @pytest.mark.parametrize("installed", ["asgi", "fastapi"])
 def test_a_tagged_endpoint_whose_policy_leaves_its_method_out_does_not_run(
-    method: str, installed: str, make_guard: MakeGuard, runner: asyncio.Runner
+    method: str, installed: str, guard: semel.Guard, status: Status
 ) -> None:
-    runs, guard, inner = Runs(), make_guard(), FastAPI()
+    runs, inner = Runs(), FastAPI()
 
     @inner.api_route("/pay", methods=[method])
     @guard.route(REQUIRED)
@@ -290,7 +283,7 @@ def test_a_tagged_endpoint_whose_policy_leaves_its_method_out_does_not_run(
     else:
         guard.fastapi(inner)
     for key in (None, new_key()):
-        assert status(app, runner, method=method, path=b"/pay", key=key) >= 500
+        assert status(app, method=method, path=b"/pay", key=key) >= 500
     assert runs.count == 0
 
 
@@ -311,8 +304,8 @@ def named(runs: Runs) -> Callable[[], str]:
     return pay
 
 
-def test_a_flask_view_is_found_behind_what_wraps_its_application(make_guard: MakeGuard) -> None:
-    runs, guard = Runs(), make_guard()
+def test_a_flask_view_is_found_behind_what_wraps_its_application(guard: semel.Guard) -> None:
+    runs = Runs()
     app = flask_app(guard, runs, flask.Flask("shop"))
     client = Client(guard.wsgi(ProxyFix(app.wsgi_app)))
     assert client.post("/pay").status_code == 400
@@ -321,8 +314,8 @@ def test_a_flask_view_is_found_behind_what_wraps_its_application(make_guard: Mak
 
 
 @pytest.mark.parametrize("by", ["subdomain", "host"])
-def test_a_flask_view_is_found_by_host_and_subdomain(by: str, make_guard: MakeGuard) -> None:
-    runs, guard = Runs(), make_guard()
+def test_a_flask_view_is_found_by_host_and_subdomain(by: str, guard: semel.Guard) -> None:
+    runs = Runs()
     if by == "host":
         app = flask.Flask("shop", host_matching=True, static_host="static.shop.test")
         flask_app(guard, runs, app, host="api.shop.test")
@@ -335,9 +328,9 @@ def test_a_flask_view_is_found_by_host_and_subdomain(by: str, make_guard: MakeGu
     assert runs.count == 0
 
 
-def test_a_flask_view_that_is_reached_around_its_guard_does_not_run(make_guard: MakeGuard) -> None:
+def test_a_flask_view_that_is_reached_around_its_guard_does_not_run(guard: semel.Guard) -> None:
     """In a thread that has served a guarded request before."""
-    runs, guard = Runs(), make_guard()
+    runs = Runs()
     app = flask_app(guard, runs, flask.Flask("shop"))
     headers = {"Idempotency-Key": new_key()}
     assert Client(guard.wsgi(app)).post("/pay", headers=headers).status_code == 200
@@ -367,12 +360,12 @@ POLICIES = pytest.mark.parametrize("policy", [semel.ietf(), semel.stripe()], ids
 
 @POLICIES
 def test_a_redirect_of_the_routers_does_not_use_up_the_key(
-    policy: semel.Policy, make_guard: MakeGuard, runner: asyncio.Runner
+    policy: semel.Policy, make_guard: MakeGuard, status: Status
 ) -> None:
     """A client follows it with the same key, and with a scope of the tenant it is one key."""
     runs, key = Runs(), new_key()
     app = make_guard(policy=policy).asgi(routed(runs))
-    codes = [status(app, runner, path=path, key=key) for path in (b"/pay", b"/pay/", b"/pay/")]
+    codes = [status(app, path=path, key=key) for path in (b"/pay", b"/pay/", b"/pay/")]
     assert codes == [307, 200, 200]
     assert runs.count == 1
 
@@ -380,43 +373,43 @@ def test_a_redirect_of_the_routers_does_not_use_up_the_key(
 @POLICIES
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 def test_a_path_or_method_without_an_endpoint_does_not_use_up_the_key(
-    policy: semel.Policy, method: str, make_guard: MakeGuard, runner: asyncio.Runner
+    policy: semel.Policy, method: str, make_guard: MakeGuard, status: Status
 ) -> None:
     """An old process answers so, and a new one, with the route, runs it."""
     runs, key, guard = Runs(), new_key(), make_guard(policy=policy)
     old, new = (guard.asgi(routed(runs, path)) for path in ("/other", "/pay"))
     path = b"/pay" if method == "POST" else b"/other"
     ask = {"path": path, "key": key, "method": method}
-    assert status(old, runner, **ask) == (404 if method == "POST" else 405)
+    assert status(old, **ask) == (404 if method == "POST" else 405)
     if method == "POST":
-        assert status(new, runner, **ask) == 200
+        assert status(new, **ask) == 200
         assert runs.count == 1
     else:
-        assert status(old, runner, **ask) == 405
+        assert status(old, **ask) == 405
 
 
 @pytest.mark.parametrize("offered", ["http.response.pathsend", "http.response.trailers"])
 def test_nor_where_the_server_offers_what_semel_takes_away(
-    offered: str, make_guard: MakeGuard, runner: asyncio.Runner
+    offered: str, guard: semel.Guard, status: Status
 ) -> None:
-    guard, key = make_guard(), new_key()
+    key = new_key()
     app, ear = rewritten(guard.asgi(routed(Runs())), extensions={offered: {}}), listen(guard)
-    assert [status(app, runner, path=b"/none", key=key) for _ in range(2)] == [404, 404]
+    assert [status(app, path=b"/none", key=key) for _ in range(2)] == [404, 404]
     assert ear.tally("exchange", "outcome") == {"released": 2}
 
 
 @pytest.mark.parametrize("path", [b"/missing", b"/in/missing"])
 def test_a_404_that_an_endpoint_answered_is_kept(
-    path: bytes, make_guard: MakeGuard, runner: asyncio.Runner
+    path: bytes, guard: semel.Guard, status: Status
 ) -> None:
     runs, key = Runs(), new_key()
-    app = make_guard().asgi(routed(runs))
-    assert [status(app, runner, path=path, key=key) for _ in range(2)] == [404, 404]
+    app = guard.asgi(routed(runs))
+    assert [status(app, path=path, key=key) for _ in range(2)] == [404, 404]
     assert runs.count == 1
 
 
 def test_litestars_own_404_and_405_do_not_use_up_the_key(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    make_guard: MakeGuard, status: Status
 ) -> None:
     runs, key = Runs(), new_key()
 
@@ -433,10 +426,10 @@ def test_litestars_own_404_and_405_do_not_use_up_the_key(
     policy = semel.stripe()
     app = make_guard(policy=policy).asgi(Litestar([pay, read], openapi_config=None))  # type: ignore[arg-type]
     paths = (b"/none", b"/read", b"/pay", b"/pay")
-    codes = [status(app, runner, path=path, key=key) for path in paths]
+    codes = [status(app, path=path, key=key) for path in paths]
     assert codes == [404, 405, 201, 201]
     key = new_key()
-    assert [status(app, runner, path=b"/missing", key=key) for _ in range(2)] == [404, 404]
+    assert [status(app, path=b"/missing", key=key) for _ in range(2)] == [404, 404]
     assert runs.count == 2
 
 
@@ -451,7 +444,7 @@ def test_flasks_own_404_and_redirect_do_not_use_up_the_key(make_guard: MakeGuard
     assert runs.count == 1
 
 
-def test_a_404_that_a_flask_view_answered_is_kept(make_guard: MakeGuard) -> None:
+def test_a_404_that_a_flask_view_answered_is_kept(guard: semel.Guard) -> None:
     runs, app = Runs(), flask.Flask("shop")
 
     @app.post("/missing")
@@ -463,7 +456,7 @@ def test_a_404_that_a_flask_view_answered_is_kept(make_guard: MakeGuard) -> None
         runs()
         flask.abort(404)
 
-    client = Client(make_guard().wsgi(app))
+    client = Client(guard.wsgi(app))
     for path in ("/missing", "/aborted"):
         headers = {"Idempotency-Key": new_key()}
         codes = [client.post(path, headers=headers).status_code for _ in range(2)]
@@ -478,7 +471,7 @@ SPELT = (b"/pay", b"/pay/", b"/pay//", b"//pay")
 
 @pytest.mark.parametrize("said_by", ["tag", "listed", "nobody"])
 def test_litestar_takes_no_notice_of_slashes_and_neither_does_its_guard(
-    said_by: str, make_guard: MakeGuard, runner: asyncio.Runner
+    said_by: str, make_guard: MakeGuard, status: Status
 ) -> None:
     runs, key = Runs(), new_key()
     listed = [semel.Route("POST", "/pay", REQUIRED)] if said_by == "listed" else []
@@ -491,17 +484,17 @@ def test_litestar_takes_no_notice_of_slashes_and_neither_does_its_guard(
     inner: Any = Litestar([handler], openapi_config=None)
     app = guard.asgi(inner)
     if said_by != "nobody":
-        assert [status(app, runner, path=path, key=None) for path in SPELT] == [400] * 4
-    assert [status(app, runner, path=path, key=key) for path in SPELT] == [201] * 4
+        assert [status(app, path=path, key=None) for path in SPELT] == [400] * 4
+    assert [status(app, path=path, key=key) for path in SPELT] == [201] * 4
     assert runs.count == 1
 
 
 @pytest.mark.parametrize("installed", ["wsgi", "extension"])
 @pytest.mark.parametrize("path", ["/pay", "/pay/"])
 def test_where_flask_ignores_a_slash_at_the_end_one_key_runs_once(
-    path: str, installed: str, make_guard: MakeGuard
+    path: str, installed: str, guard: semel.Guard
 ) -> None:
-    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+    runs, app = Runs(), flask.Flask("shop")
     app.url_map.strict_slashes = False
     app.add_url_rule(path, view_func=named(runs), methods=["POST"])
     if installed == "extension":
@@ -513,8 +506,8 @@ def test_where_flask_ignores_a_slash_at_the_end_one_key_runs_once(
     assert runs.count == 1
 
 
-def test_where_flask_does_not_a_slash_tells_two_paths_apart(make_guard: MakeGuard) -> None:
-    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+def test_where_flask_does_not_a_slash_tells_two_paths_apart(guard: semel.Guard) -> None:
+    runs, app = Runs(), flask.Flask("shop")
 
     @app.post("/pay/<path:of>")
     def pay(of: str) -> str:
@@ -530,9 +523,9 @@ def test_where_flask_does_not_a_slash_tells_two_paths_apart(make_guard: MakeGuar
 
 
 def test_a_policy_in_litestars_opt_holds_at_the_endpoint(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
-    runs, guard, key = Runs(), make_guard(), new_key()
+    runs, key = Runs(), new_key()
 
     @litestar_post("/pay", opt={"semel": REQUIRED}, sync_to_thread=False)
     def pay() -> str:
@@ -540,11 +533,11 @@ def test_a_policy_in_litestars_opt_holds_at_the_endpoint(
 
     inner: Any = Litestar([pay], openapi_config=None)
     app = guard.asgi(inner)
-    codes = [status(app, runner, path=b"/pay", key=each) for each in (None, key, key)]
+    codes = [status(app, path=b"/pay", key=each) for each in (None, key, key)]
     assert codes == [400, 201, 201]
     moved = guard.asgi(rewritten(inner, path="/pay", raw_path=b"/pay"))
-    assert status(moved, runner, path=b"/v1/pay", key=new_key()) >= 500
-    assert status(inner, runner, path=b"/pay", key=new_key()) >= 500
+    assert status(moved, path=b"/v1/pay", key=new_key()) >= 500
+    assert status(inner, path=b"/pay", key=new_key()) >= 500
     assert runs.count == 1
 
 
@@ -558,18 +551,16 @@ def with_a_put(guard: semel.Guard, runs: Runs, app: Any) -> Any:
 
 @APPS
 def test_where_all_is_guarded_nothing_is_told(
-    made: Callable[..., Any], make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    made: Callable[..., Any], guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = make_guard()
     guard.asgi(made(guard, Runs()))
     guard.start()
     assert caplog.text == ""
 
 
 def test_a_tagged_route_whose_policy_leaves_its_method_out_is_told_at_start_up(
-    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = make_guard()
     guard.asgi(with_a_put(guard, Runs(), FastAPI()))
     guard.start()
     guard.start()
@@ -578,9 +569,9 @@ def test_a_tagged_route_whose_policy_leaves_its_method_out_is_told_at_start_up(
 
 @pytest.mark.parametrize("installed", ["guard.fastapi", "middleware", "litestar"])
 def test_it_is_told_when_the_application_starts(
-    installed: str, make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    installed: str, guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard, runs = make_guard(), Runs()
+    runs = Runs()
     if installed == "litestar":
         handler = litestar_put("/paid", sync_to_thread=False)(guard.route(REQUIRED)(named(runs)))
         options: Any = {"openapi_config": None, "logging_config": None}
@@ -600,9 +591,8 @@ def test_it_is_told_when_the_application_starts(
 
 
 def test_a_tagged_endpoint_that_no_guard_stands_around_is_told_at_start_up(
-    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = make_guard()
     fastapi(guard, Runs())
     guard.asgi(starlette(guard, Runs()))
     guard.start()
@@ -612,9 +602,9 @@ def test_a_tagged_endpoint_that_no_guard_stands_around_is_told_at_start_up(
 
 
 def test_a_tag_above_the_frameworks_decorator_is_told_at_start_up(
-    make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard, app = make_guard(), FastAPI()
+    app = FastAPI()
 
     @guard.route(REQUIRED)
     @app.post("/pay")
@@ -628,9 +618,8 @@ def test_a_tag_above_the_frameworks_decorator_is_told_at_start_up(
 
 @pytest.mark.parametrize("installed", ["wsgi", "extension"])
 def test_without_a_start_it_is_told_by_the_first_keyed_request(
-    installed: str, make_guard: MakeGuard, caplog: pytest.LogCaptureFixture
+    installed: str, guard: semel.Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard = make_guard()
     app = flask_app(guard, Runs(), flask.Flask("shop"))
     app.add_url_rule("/paid", "paid", guard.route(REQUIRED)(named(Runs())), methods=["PUT"])
     if installed == "extension":
@@ -642,9 +631,9 @@ def test_without_a_start_it_is_told_by_the_first_keyed_request(
 
 
 def test_a_decorated_view_of_flasks_refuses_a_method_that_its_policy_leaves_out(
-    make_guard: MakeGuard,
+    guard: semel.Guard,
 ) -> None:
-    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+    runs, app = Runs(), flask.Flask("shop")
     install_flask(app, guard)
     app.add_url_rule("/pay", "pay", guarded(guard, REQUIRED)(named(runs)), methods=["PUT"])
     assert Client(app).put("/pay", headers={"Idempotency-Key": new_key()}).status_code == 500
@@ -656,10 +645,10 @@ def test_a_decorated_view_of_flasks_refuses_a_method_that_its_policy_leaves_out(
 
 @pytest.mark.parametrize("by", ["flask", "starlette"])
 def test_what_acts_where_the_router_found_nothing_is_not_the_router(
-    by: str, make_guard: MakeGuard, runner: asyncio.Runner
+    by: str, guard: semel.Guard, status: Status
 ) -> None:
     """What is not here yet goes to an older system, which answers with a redirect."""
-    runs, key, guard = Runs(), new_key(), make_guard()
+    runs, key = Runs(), new_key()
     if by == "flask":
         app = flask.Flask("shop")
 
@@ -676,24 +665,24 @@ def test_what_acts_where_the_router_found_nothing_is_not_the_router(
 
         inner = Starlette()
         inner.router.default = proxied
-        codes = [status(guard.asgi(inner), runner, path=b"/x", key=key) for _ in "12"]
+        codes = [status(guard.asgi(inner), path=b"/x", key=key) for _ in "12"]
     assert codes == ([308] if by == "flask" else [307]) * 2
     assert runs.count == 1
 
 
 def test_slashes_in_front_are_never_answered_with_what_the_path_without_has_done(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
     async def pay(request: Request) -> Response:
         return Response("paid")
 
     routes = [Route("/pay", pay, methods=["POST"]), Route("/{url:path}", pay, methods=["POST"])]
-    app, key = make_guard().asgi(Starlette(routes=routes)), new_key()
-    assert [status(app, runner, path=path, key=key) for path in (b"/pay", b"//pay")] == [200, 422]
+    app, key = guard.asgi(Starlette(routes=routes)), new_key()
+    assert [status(app, path=path, key=key) for path in (b"/pay", b"//pay")] == [200, 422]
 
 
 def test_an_endpoint_that_no_tag_protects_is_not_called_around_its_gate(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
     """Middleware inside leads to another one than the one that was made to wait."""
     app, runs = FastAPI(), Runs()
@@ -714,14 +703,12 @@ def test_an_endpoint_that_no_tag_protects_is_not_called_around_its_gate(
             await self.app({**scope, "path": "/pay"}, receive, send)
 
     app.add_middleware(Moved)
-    make_guard().fastapi(app)
-    assert status(app, runner, path=b"/v1/pay", key=new_key()) == 500
+    guard.fastapi(app)
+    assert status(app, path=b"/v1/pay", key=new_key()) == 500
     assert runs.count == 0
 
 
-def test_a_dependency_may_ask_another_application(
-    make_guard: MakeGuard, runner: asyncio.Runner
-) -> None:
+def test_a_dependency_may_ask_another_application(guard: semel.Guard, status: Status) -> None:
     app, other, runs = FastAPI(), FastAPI(), Runs()
 
     @other.post("/pay")
@@ -735,19 +722,19 @@ def test_a_dependency_may_ask_another_application(
     async def pay() -> str:
         return runs()
 
-    make_guard().fastapi(app)
+    guard.fastapi(app)
     key = new_key()
     for _ in range(2):
-        assert status(app, runner, path=b"/pay", key=key) == 200
+        assert status(app, path=b"/pay", key=key) == 200
     assert runs.count == 1
 
 
 @pytest.mark.parametrize("installed", ["asgi", "fastapi"])
 @pytest.mark.parametrize("in_thread", [True, False])
 def test_a_safe_method_of_a_tagged_endpoint_of_fastapis_passes(
-    installed: str, in_thread: bool, make_guard: MakeGuard, runner: asyncio.Runner
+    installed: str, in_thread: bool, guard: semel.Guard, status: Status
 ) -> None:
-    guard, inner = make_guard(), FastAPI()
+    inner = FastAPI()
     if in_thread:
 
         @guard.route(REQUIRED)
@@ -765,14 +752,14 @@ def test_a_safe_method_of_a_tagged_endpoint_of_fastapis_passes(
     app: Any = guard.asgi(inner) if installed == "asgi" else inner
     if installed == "fastapi":
         guard.fastapi(inner)
-    assert status(app, runner, method="GET", path=b"/cart", key=None) == 200
-    assert status(app, runner, path=b"/cart", key=None) == 400
+    assert status(app, method="GET", path=b"/cart", key=None) == 200
+    assert status(app, path=b"/cart", key=None) == 400
     moved = guard.asgi(rewritten(inner, method="POST")) if installed == "asgi" else None
     if moved is not None:
-        assert status(moved, runner, method="GET", path=b"/cart", key=None) == 500
+        assert status(moved, method="GET", path=b"/cart", key=None) == 500
 
 
-def test_a_body_cannot_pass_for_a_request(make_guard: MakeGuard, runner: asyncio.Runner) -> None:
+def test_a_body_cannot_pass_for_a_request(make_guard: MakeGuard, status: Status) -> None:
     app, runs = FastAPI(), Runs()
 
     @app.post("/grants")
@@ -782,7 +769,7 @@ def test_a_body_cannot_pass_for_a_request(make_guard: MakeGuard, runner: asyncio
 
     sent = b'{"method": "GET", "scope": "x"}'
     asked = {"path": b"/grants", "key": None, "body": sent}
-    assert status(app, runner, **asked) == 500
+    assert status(app, **asked) == 500
     assert runs.count == 0
 
 
@@ -793,10 +780,8 @@ class Grant(BaseModel):
 
 @pytest.mark.parametrize("installed", ["wsgi", "extension"])
 @pytest.mark.parametrize("how", ["decorators", "view", "generator"])
-def test_tags_on_what_flask_calls_are_found(
-    how: str, installed: str, make_guard: MakeGuard
-) -> None:
-    runs, guard, app = Runs(), make_guard(), flask.Flask("shop")
+def test_tags_on_what_flask_calls_are_found(how: str, installed: str, guard: semel.Guard) -> None:
+    runs, app = Runs(), flask.Flask("shop")
 
     class Orders(MethodView):
         decorators: ClassVar[Any] = [guard.route(semel.ietf())] if how == "decorators" else []
@@ -823,7 +808,7 @@ def test_tags_on_what_flask_calls_are_found(
 
 
 def test_what_stands_higher_up_in_litestar_may_leave_methods_out_and_is_told(
-    make_guard: MakeGuard, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, status: Status, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Pay(Controller):
         path = "/v1"
@@ -838,20 +823,19 @@ def test_what_stands_higher_up_in_litestar_may_leave_methods_out_and_is_told(
             return "undone"
 
     options: Any = {"openapi_config": None, "logging_config": None}
-    guard = make_guard()
     app = guard.asgi(Litestar([Pay], **options))  # type: ignore[arg-type]
     guard.start()
     assert caplog.text.count("DELETE /v1/pay is tagged with a policy that leaves DELETE out") == 1
     assert "found in no application" not in caplog.text
-    assert status(app, runner, method="DELETE", path=b"/v1/pay", key=None) == 200
+    assert status(app, method="DELETE", path=b"/v1/pay", key=None) == 200
     key = new_key()
-    assert [status(app, runner, path=p, key=key) for p in (b"/v1/pay", b"/v1//pay")] == [201, 201]
+    assert [status(app, path=p, key=key) for p in (b"/v1/pay", b"/v1//pay")] == [201, 201]
 
 
 def test_a_guarded_application_of_starlettes_may_be_mounted_in_litestar(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
-    runs, guard, key = Runs(), make_guard(), new_key()
+    runs, key = Runs(), new_key()
 
     @guard.route(REQUIRED)
     async def pay(request: Request) -> Response:
@@ -861,7 +845,7 @@ def test_a_guarded_application_of_starlettes_may_be_mounted_in_litestar(
     inner: Any = guard.asgi(Starlette(routes=[Route("/pay/", pay, methods=["POST"])]))
     mounted = litestar_asgi("/in", is_mount=True, copy_scope=True)(inner)
     app: Any = Litestar([mounted], openapi_config=None)
-    assert [status(app, runner, path=b"/in/pay", key=each) for each in (None, key, key)] == [
+    assert [status(app, path=b"/in/pay", key=each) for each in (None, key, key)] == [
         400,
         200,
         200,
@@ -870,30 +854,26 @@ def test_a_guarded_application_of_starlettes_may_be_mounted_in_litestar(
 
 
 def test_applications_that_come_later_are_not_called_unguarded(
-    make_guard: MakeGuard, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+    guard: semel.Guard, status: Status, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Starlette makes what stands around a mounted application when it is first asked."""
-    guard = make_guard()
     shop, bank = fastapi(guard, Runs()), fastapi_threads(guard, Runs())
     for each in (shop, bank):
         each.add_middleware(semel.Middleware, guard=guard)
     app: Any = Starlette(routes=[Mount("/shop", shop), Mount("/bank", bank)])
     for path in (b"/shop/pay", b"/bank/pay"):
-        assert status(app, runner, path=path, key=new_key()) == 200
+        assert status(app, path=path, key=new_key()) == 200
     assert caplog.text == ""
 
 
-def test_endpoints_that_are_decorated_for_every_request_are_not_kept(
-    make_guard: MakeGuard,
-) -> None:
-    guard = make_guard()
+def test_endpoints_that_are_decorated_for_every_request_are_not_kept(guard: semel.Guard) -> None:
     for _ in range(3 * MAX_BOUND):
         guard.route(REQUIRED)(named(Runs()))
     assert len(guard._tagged) == MAX_BOUND
 
 
 def test_a_safe_request_of_a_dependency_does_not_pass_for_the_one_that_waits(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
     """Else an answer would be repeated to a caller whom nobody has authenticated yet."""
     app, runs, known = FastAPI(), Runs(), [True]
@@ -911,20 +891,20 @@ def test_a_safe_request_of_a_dependency_does_not_pass_for_the_one_that_waits(
     async def pay() -> str:
         return runs()
 
-    make_guard().fastapi(app)
+    guard.fastapi(app)
     key = new_key()
-    assert status(app, runner, path=b"/me", key=new_key()) == 200
-    assert status(app, runner, path=b"/pay", key=key) == 200
+    assert status(app, path=b"/me", key=new_key()) == 200
+    assert status(app, path=b"/pay", key=key) == 200
     known[0] = False
-    assert status(app, runner, path=b"/pay", key=key) == 401
+    assert status(app, path=b"/pay", key=key) == 401
     assert runs.count == 1
 
 
 @pytest.mark.parametrize("installed", ["asgi", "fastapi"])
 def test_a_key_on_a_safe_method_of_a_tagged_endpoint_in_a_thread_passes(
-    installed: str, make_guard: MakeGuard, runner: asyncio.Runner
+    installed: str, guard: semel.Guard, status: Status
 ) -> None:
-    guard, inner = make_guard(), FastAPI()
+    inner = FastAPI()
 
     @inner.api_route("/cart", methods=["GET", "POST"])
     @guard.route(REQUIRED)
@@ -934,15 +914,15 @@ def test_a_key_on_a_safe_method_of_a_tagged_endpoint_in_a_thread_passes(
     app: Any = guard.asgi(inner) if installed == "asgi" else inner
     if installed == "fastapi":
         guard.fastapi(inner)
-    assert status(app, runner, method="GET", path=b"/cart", key=new_key()) == 200
+    assert status(app, method="GET", path=b"/cart", key=new_key()) == 200
 
 
 @pytest.mark.parametrize("by", ["fastapi", "litestar", "flask"])
 def test_a_404_for_which_there_is_a_handler_is_kept(
-    by: str, make_guard: MakeGuard, runner: asyncio.Runner
+    by: str, guard: semel.Guard, status: Status
 ) -> None:
     """It may have acted: what is not here yet, it hands on."""
-    runs, key, guard = Runs(), new_key(), make_guard()
+    runs, key = Runs(), new_key()
 
     async def forward(request: Any, error: Exception) -> Response:
         return Response(runs(), 404)
@@ -962,26 +942,26 @@ def test_a_404_for_which_there_is_a_handler_is_kept(
         else:
             handlers: Any = {NotFoundException: forwarded}
             app = Litestar([], exception_handlers=handlers, openapi_config=None)
-        codes = [status(guard.asgi(app), runner, path=b"/x", key=key) for _ in "12"]
+        codes = [status(guard.asgi(app), path=b"/x", key=key) for _ in "12"]
     assert codes == [404, 404]
     assert runs.count == 1
 
 
 def test_one_that_gives_all_errors_their_form_is_not_one_for_this(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
     async def shaped(request: Any, error: Exception) -> Response:
         return Response("{}", 404)
 
-    guard, key = make_guard(), new_key()
+    key = new_key()
     app = guard.asgi(FastAPI(exception_handlers={StarletteHTTPException: shaped}))
     ear = listen(guard)
-    assert [status(app, runner, path=b"/x", key=key) for _ in "12"] == [404, 404]
+    assert [status(app, path=b"/x", key=key) for _ in "12"] == [404, 404]
     assert ear.tally("exchange", "outcome") == {"released": 2}
 
 
 def test_the_router_that_was_asked_is_the_one_that_is_asked_again(
-    make_guard: MakeGuard, runner: asyncio.Runner
+    guard: semel.Guard, status: Status
 ) -> None:
     runs, key = Runs(), new_key()
 
@@ -996,6 +976,6 @@ def test_the_router_that_was_asked_is_the_one_that_is_asked_again(
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             await old(scope, receive, send)
 
-    app = make_guard().asgi(ByVersion())
-    assert [status(app, runner, path=b"/v1/pay", key=key) for _ in "12"] == [404, 404]
+    app = guard.asgi(ByVersion())
+    assert [status(app, path=b"/v1/pay", key=key) for _ in "12"] == [404, 404]
     assert runs.count == 1

@@ -28,8 +28,8 @@ from tests.servers import PostgresServer, ValkeyServer, gunicorn, uvicorn
 from tests.waiting import PATIENCE, until
 from tests.web import faulty
 from tests.web.client import Client, Reply, new_key
-from tests.web.colours import COLOURS, Said, driver, once
-from tests.web.conftest import MakeGuard
+from tests.web.colours import COLOURS, Said, once
+from tests.web.conftest import MakeGuard, Serve
 from tests.web.drive import Ask
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
@@ -284,17 +284,12 @@ def guarded(make_guard: MakeGuard, runner: asyncio.Runner) -> Iterator[Callable[
         runner.run(guard.aclose())
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
-    colour: str,
-    hanging: ValkeyServer,
-    guarded: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    serve: Serve, colour: str, hanging: ValkeyServer, guarded: MakeGuard, effects: Effects
 ) -> None:
     store = FaultyBackend(open_backend(f"{hanging.url}?timeout={HUNG}&prefix={colour}"))
     guard = guarded(store)
-    breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
+    breaker, send = broken(guard), serve(guard=guard)
     until(lambda: send().status == 200)
     ran = len(effects.all())
     with hanging.frozen():
@@ -316,13 +311,8 @@ def test_while_a_store_hangs_requests_are_refused_at_once_and_then_served_again(
 # ── what the breaker must not touch ───────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 def test_an_open_breaker_keeps_no_outcome_from_being_recorded(
-    colour: str,
-    hanging: ValkeyServer,
-    guarded: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
+    serve: Serve, colour: str, hanging: ValkeyServer, guarded: MakeGuard, effects: Effects
 ) -> None:
     """The handler opens it by itself; its own completion goes through, and closes it."""
     guard = guarded(f"{hanging.url}?timeout={PATIENCE}&prefix=complete-{colour}")
@@ -333,33 +323,26 @@ def test_an_open_breaker_keeps_no_outcome_from_being_recorded(
         circuits.append(breaker.circuit)
         return once(effects)()
 
-    breaker, send = broken(guard), driver(colour, guard, handle, runner)
+    breaker, send = broken(guard), serve(handle, guard=guard)
     first = send()
     assert (first.status, circuits, breaker.circuit) == (200, ["open"], "closed")
     assert send().body == first.body
     assert len(effects.all()) == 1
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-def test_without_a_breaker_every_request_tries(
-    colour: str,
-    guarded: MakeGuard,
-    effects: Effects,
-    runner: asyncio.Runner,
-) -> None:
+def test_without_a_breaker_every_request_tries(serve: Serve, guarded: MakeGuard) -> None:
     guard = guarded(breaker=None)
     for _ in range(2 * FAILURES):
         guard.runtime.breaker.failed(time.monotonic() - 2 * LASTING)
     assert guard.runtime.breaker.circuit == "closed"
-    assert driver(colour, guard, once(effects), runner)().status == 200
+    assert serve(guard=guard)().status == 200
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 def test_trials_that_are_refused_by_a_limit_are_not_spent(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, make_guard: MakeGuard
 ) -> None:
     guard = make_guard(limits=semel.Limits(new_keys=semel.Rate(1, timedelta(hours=1))))
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(guard=guard)
     assert send().status == 200
     breaker, clock = opened(guard)
     clock.go_on()
@@ -416,13 +399,12 @@ def test_health_tells_of_a_schema_that_is_missing_and_does_not_raise(
     assert "semel migrate" in (health.error or "")
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 def test_questions_for_the_status_are_refused_at_once_and_may_be_the_trial(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, make_guard: MakeGuard
 ) -> None:
     store = FaultyBackend()
     guard = make_guard(store)
-    breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
+    breaker, send = broken(guard), serve(guard=guard)
     ask = Ask("GET", b"/semel/status/" + b"0" * 64, key=None, body=b"")
     store.fail(StoreOperation)
     until(lambda: send(ask).status == 503 and breaker.circuit == "open")
@@ -435,26 +417,22 @@ def test_questions_for_the_status_are_refused_at_once_and_may_be_the_trial(
     assert breaker.circuit == "closed"
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-def test_what_an_outage_refuses_is_charged_to_nobody(
-    colour: str, make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner
-) -> None:
+def test_what_an_outage_refuses_is_charged_to_nobody(serve: Serve, make_guard: MakeGuard) -> None:
     guard = make_guard(limits=semel.Limits(new_keys=semel.Rate(2, timedelta(hours=1))))
-    send = driver(colour, guard, once(effects), runner)
+    send = serve(guard=guard)
     breaker, _ = opened(guard)
     assert [send(Ask(key=new_key())).status for _ in range(5)] == [503] * 5
     breaker.succeeded()
     assert [send(Ask(key=new_key())).status for _ in range(3)] == [200, 200, 429]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
 def test_a_transaction_that_cannot_begin_opens_the_breaker_and_one_that_can_closes_it(
-    colour: str, tmp_path: Path, guarded: MakeGuard, effects: Effects, runner: asyncio.Runner
+    serve: Serve, tmp_path: Path, guarded: MakeGuard, effects: Effects
 ) -> None:
     faults = Faults()
     store = faulty.FaultyBackend(open_backend(f"sqlite:///{tmp_path / 'keys.db'}"), faults)
     guard = guarded(store, policy=semel.ietf(mode="atomic"))
-    breaker, send = broken(guard), driver(colour, guard, once(effects), runner)
+    breaker, send = broken(guard), serve(guard=guard)
     assert send().status == 200
     faults.at, faults.lasting = 1, True
     until(lambda: send(Ask(key=new_key())).status == 503 and breaker.circuit == "open")

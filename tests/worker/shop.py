@@ -10,12 +10,12 @@ import asyncio
 import json
 import os
 import signal
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import semel
 from semel.core.delivery import Delivery
+from tests.waiting import auntil, until
 
 guard = semel.Guard(os.environ.get("SEMEL_TEST_STORE", "memory://"), tenant=None)
 
@@ -51,8 +51,7 @@ async def paid(delivery: Delivery) -> str:
     if do == "die" or (do == "die once" and delivery.tries == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     elif do == "wait":
-        while not (FOLDER / "go").exists():  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.005)
+        await auntil((FOLDER / "go").exists)
     elif do in ("pause", "slow"):
         await asyncio.sleep(0.002 if do == "pause" else 0.02)
     note(delivery, "received")
@@ -62,6 +61,5 @@ async def paid(delivery: Delivery) -> str:
 @guard.delivers("blocking", tries=TRIES)
 def blocking(delivery: Delivery) -> None:
     note(delivery, "begun")
-    while not (FOLDER / "go").exists():
-        time.sleep(0.005)
+    until((FOLDER / "go").exists)
     note(delivery, "received")

@@ -338,9 +338,12 @@ async def test_what_becomes_due_during_a_round_is_taken_in_it(outbox: Outbox) ->
     outbox.deliverer(twice, first_pause=timedelta(milliseconds=10))
     outbox.write("slow", "flaky")
     round_ = asyncio.create_task(outbox.loop().run_once())
-    while not end.is_set():
-        outbox.now += 1_000
-        await asyncio.sleep(0.001)
+
+    def ended_later() -> bool:
+        outbox.now += 10_000
+        return end.is_set()
+
+    await auntil(ended_later)
     assert (await round_).note == "delivered 2, failed 1"
 
 
