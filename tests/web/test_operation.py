@@ -1,7 +1,7 @@
 """What a handler says of its own operation: how long to keep its answer, and what it made."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -11,10 +11,11 @@ import pytest
 
 import semel
 from semel.stores.memory import MemoryBackend
+from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
 from tests.web.colours import COLOURS, Said, driver
 from tests.web.conftest import MakeGuard
-from tests.web.drive import Ask
+from tests.web.drive import Ask, WsgiDriver
 
 START = 1_700_000_000
 HOUR = timedelta(hours=1) // timedelta(microseconds=1)
@@ -189,3 +190,20 @@ def test_what_would_block_an_event_loop_is_refused_before_it_does_anything(
     runner.run(guard.aonce("k-" + "0" * 20, handle, name="charge"))
     assert done == []
     assert f"await semel.async_operation().{verb}(" in refused[0]
+
+
+def test_a_streamed_answer_is_part_of_its_operation_to_its_last_piece(
+    make_guard: MakeGuard,
+) -> None:
+    """Before its head is kept, and after: the thread is left without an operation."""
+
+    def app(environ: Environ, start_response: StartResponse) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        for _ in range(3):
+            yield semel.operation().identity.hex().encode() + b"\n"
+
+    guard = make_guard(policy=semel.ietf(response="stream"))
+    reply = WsgiDriver(guard.wsgi(app))(Ask())
+    assert (reply.status, len(reply.body.split()), len({*reply.body.split()})) == (200, 3, 1)
+    with pytest.raises(LookupError):
+        semel.operation()
