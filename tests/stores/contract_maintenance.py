@@ -291,6 +291,24 @@ class KnownRecords:
             harness.perform(ops.Due(ops.Work.UNKNOWN, ALL, ops.RouteScope("shop", ()))).cases == ()
         )
 
+    def test_erasing_and_retiring_keep_to_their_application(self, harness: Harness) -> None:
+        self.agree(harness)
+        made: dict[str, Identity] = {}
+        for under in (self.OURS, self.OTHERS[1], terms("never", "agreed to")):
+            op = replace(claim(new_identity(), new_fence()), terms=under.id)
+            harness.perform(op)
+            told = (SNAPSHOT, RETENTION, TOMBSTONE, "charge/7")
+            applied(harness, ops.Complete(op.identity, op.fence, *told))
+            made[under.application] = op.identity
+        for application in ("shop", "", "another"):
+            listed = harness.perform(
+                ops.ListBelongings(ORIGIN.tenant, ALL, None, application)
+            ).found
+            expected = [made[application]] if application in made else []
+            assert [each.identity for each in listed] == expected
+            retired = harness.perform(ops.Retire("charge/7", ORIGIN.tenant, application))
+            assert retired.count == len(expected)
+
     def test_others_do_not_fill_the_list(self, harness: Harness) -> None:
         self.agree(harness)
         for _ in range(5):
