@@ -538,6 +538,27 @@ def test_a_taken_key_is_told_to_other_processes(world: World) -> None:
     other.roll_back()
 
 
+@pytest.mark.parametrize("pg", ["postgresql-async"], indirect=True)  # threads wait for a ROLLBACK
+def test_who_did_not_get_the_lock_does_not_hold_the_key_while_it_rolls_back(
+    pg: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, op = pg.begun()
+    rival = pg.open()
+
+    def late(conn: Any) -> Any:
+        if conn._pgconn.transaction_status != steps.IDLE:
+            yield from steps.command(conn, b"SELECT pg_advisory_xact_lock(77); ROLLBACK")
+        return []
+
+    monkeypatch.setattr(steps, "roll_back", late)
+    with psycopg.connect(pg.url) as gate:
+        gate.execute("SELECT pg_advisory_xact_lock(77)")
+        assert pg.try_begin(op.identity, rival) is None
+        act.commit()
+        other = pg.begin(op.identity, rival)
+    other.roll_back()
+
+
 def test_forty_rivals_for_one_key_run_it_once_and_spare_the_pool(world: World) -> None:
     backend = world.open() if world.is_sqlite else world.open(pool_size=4)
     rival = world.open() if world.is_sqlite else world.open(pool_size=4)

@@ -347,6 +347,7 @@ class PostgresTransactionState(Generic[C]):
         try:
             if commit:
                 error = (yield from self._committing()) if sealed else ConfigurationError(SHARED)
+            self._hold = None  # its key can be asked for again before the answer to a ROLLBACK
             if sealed and not self._unusable():
                 yield roll_back(self._conn)  # what is left of it
         except StatementFault:
