@@ -137,22 +137,26 @@ class Deliveries(ConcurrentLoop):
             keep=deliverer.keep // _MICROSECOND,
         )
         rest: list[Flow[DeliveryReport]] = []
-        bug: Exception | None = None
         try:
             flow = delivery.deliver(effect, rules, fence, self._luck())
             try:
                 report = await arun(flow, perform, rest.append)
             except asyncio.CancelledError:
                 report = await asyncio.shield(asyncio.ensure_future(arun(rest[0], perform)))
-        except Exception as error:  # of a store or of ours; the lease passes, and it is tried again
-            bug, report = error, DeliveryReport(DeliveryEnding.UNRECORDED, "it broke off")
+            return self._emit(effect, report)
+        except Exception as error:
+            # A bug of a store or of ours; the lease passes, and it is tried again.
+            broken = DeliveryReport(DeliveryEnding.UNRECORDED, "it broke off")
+            return self._emit(effect, broken, error)
         finally:
             self._fences[fence] -= 1
             self._fences += Counter()  # drops those with nothing under way
+
+    def _emit(self, effect: Effect, report: DeliveryReport, error: Exception | None = None) -> str:
         self._guard.events.emit(
             "delivery",
-            level=_LEVELS.get(report.ending, WARNING) if bug is None else ERROR,
-            error=bug,
+            level=_LEVELS.get(report.ending, WARNING) if error is None else ERROR,
+            error=error,
             effect=effect.name,
             ending=report.ending.value,
             tries=effect.tries,

@@ -159,6 +159,8 @@ async def in_thread(function: Callable[[], Any]) -> Any:
             try:
                 returned = context.run(function)
             except BaseException as error:
+                # Not kept in a variable: with its traceback it would be a cycle, and what the
+                # function has opened would stay open until it is collected.
                 loop.call_soon_threadsafe(settle, None, error)
             else:
                 loop.call_soon_threadsafe(settle, returned, None)
