@@ -137,6 +137,10 @@ class Database(ABC):
     def connections(self, ask: Ask) -> list[int]: ...
 
     @abstractmethod
+    def connected(self, ask: Ask) -> int | None:
+        """How often anybody has connected to the server; None: it does not count at once."""
+
+    @abstractmethod
     def waiting(self, ask: Ask) -> list[int]:
         """Connections that wait for a lock."""
 
@@ -206,6 +210,9 @@ class Postgres(Database):
 
     def connections(self, ask: Ask) -> list[int]:
         return [pid for (pid,) in ask.rows(f"SELECT pid {self.OURS} ORDER BY pid")]
+
+    def connected(self, ask: Ask) -> None:
+        return None
 
     def waiting(self, ask: Ask) -> list[int]:
         return [pid for (pid,) in ask.rows(f"SELECT pid {self.OURS} AND wait_event_type = 'Lock'")]
@@ -316,6 +323,9 @@ class Mysql(Database):
 
     def connections(self, ask: Ask) -> list[int]:
         return [number for (number,) in ask.rows(f"{self.OURS} ORDER BY id")]
+
+    def connected(self, ask: Ask) -> int:
+        return int(ask.rows("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1])
 
     def waiting(self, ask: Ask) -> list[int]:
         self._let_it_look_again(ask)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import re
 import socket
@@ -44,6 +43,7 @@ from tests.stores.contract import (
 )
 from tests.stores.harness import Harness, own_redis
 from tests.stores.relay import Relay, about
+from tests.stores.together import forked, raced
 from tests.terms import terms
 from tests.waiting import PATIENCE, auntil, until
 
@@ -987,49 +987,31 @@ def test_asked_again_it_is_still_in_doubt_while_no_replica_has_it(
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────
 
-_spawn = multiprocessing.get_context("spawn")
 
-
-def _claim_all(url: str, identities: list[bytes], start: Any, won: Any) -> None:
-    backend = RedisBackend(url, timeout=PATIENCE)
-    start.wait(PATIENCE)
-    mine = []
-    for identity in identities:
-        reply = backend.blocking().perform(claim(Identity(identity), new_fence()))
-        mine.append(isinstance(reply, ops.Claimed))
-    won.put(mine)
-
-
-def test_of_processes_that_race_one_wins_each_key(valkey: ValkeyServer, prefix: str) -> None:
-    identities = [bytes(new_identity()) for _ in range(200)]
-    start, won = _spawn.Barrier(2), _spawn.Queue()
-    url = f"{valkey.url}?prefix={prefix}"
-    runners = [
-        _spawn.Process(target=_claim_all, args=(url, identities, start, won)) for _ in range(2)
-    ]
-    for runner in runners:
-        runner.start()
-    first, second = won.get(timeout=PATIENCE), won.get(timeout=PATIENCE)
-    for runner in runners:
-        runner.join(PATIENCE)
-    assert [a + b for a, b in zip(first, second, strict=True)] == [1] * 200
+@pytest.mark.parametrize("racer", ["sync", "async"])
+def test_of_processes_that_race_one_wins_each_key(
+    valkey: ValkeyServer, prefix: str, racer: str
+) -> None:
+    wanted = [claim(new_identity(), new_fence()) for _ in range(200)]
+    won = raced(f"{valkey.url}?prefix={prefix}", wanted, wanted, colours=("sync", racer))
+    assert sorted(won) == sorted(op.identity for op in wanted)
 
 
 def test_a_forked_child_uses_links_of_its_own(valkey: ValkeyServer, prefix: str) -> None:
     with own_redis(valkey.url, prefix=prefix) as harness:
         mine = claim(new_identity(), new_fence())
         harness.perform(mine)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                found = harness.perform(ops.Read(mine.identity))
-                code = 0 if isinstance(found, ops.Found) and found.record.fence == mine.fence else 2
-            finally:
-                os._exit(code)
-        replies = [harness.perform(ops.Read(mine.identity)) for _ in range(200)]
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert all(isinstance(reply, ops.Found) for reply in replies)
+
+        def read() -> None:
+            found = harness.perform(ops.Read(mine.identity))
+            assert isinstance(found, ops.Found)
+            assert found.record.fence == mine.fence
+
+        def read_often() -> None:
+            for _ in range(200):
+                read()
+
+        assert forked(read, meanwhile=read_often) == 0
 
 
 def test_loops_that_come_and_go_each_have_a_link(own_server: ValkeyServer) -> None:

@@ -4,17 +4,14 @@ What all stores share is in the contract suite; what is true of one dialect alon
 """
 
 import asyncio
-import os
 import secrets
 import socket
-import subprocess
-import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -26,15 +23,12 @@ from semel.core.operations.maintenance import Reap, Sweep
 from semel.core.records import State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
-from tests.forms import in_proof
 from tests.stores.contract import SNAPSHOT
 from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
-from tests.stores.together import SOON, claim, complete, hurried, rival
+from tests.stores.together import SOON, claim, complete, forked, hurried, raced, rival
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[2]
 
 
 async def awaited_once(backend: SqlBackend) -> object:
@@ -170,7 +164,7 @@ def test_replay_busy_and_mismatch_write_nothing_and_lock_nothing(own_database: D
             assert own_database.written(ask) != before
 
 
-@pytest.mark.parametrize("colour", ["async", *in_proof("sync")])
+@pytest.mark.parametrize("colour", ["async", "sync"])
 async def test_a_big_snapshot_comes_back_whole(database: Database, colour: str) -> None:
     body = secrets.token_bytes(17_000_000)  # more than one packet of MySQL's protocol holds
     async with in_both_colours(database) as (_, performs):
@@ -452,7 +446,7 @@ async def test_cancelled_operations_leave_the_pool_whole(database: Database) -> 
         await asyncio.gather(*[store.perform(claim()) for _ in range(4)])
         with database.admin() as ask:
             until(lambda: len(database.connections(ask)) <= 2)  # the migration's has ended
-            before = database.connections(ask)
+            before, connected = database.connections(ask), database.connected(ask)
             for turn in range(200):
                 tasks = [asyncio.ensure_future(store.perform(claim())) for _ in range(4)]
                 for _ in range(turn % 7):  # cancelled at a different point each time
@@ -463,7 +457,9 @@ async def test_cancelled_operations_leave_the_pool_whole(database: Database) -> 
                 assert {type(outcome) for outcome in outcomes} <= {asyncio.CancelledError, Claimed}
             replies = await asyncio.gather(*[store.perform(claim()) for _ in range(20)])
             assert all(isinstance(reply, Claimed) for reply in replies)
-            assert {*before} <= {*database.connections(ask)}  # nobody hung up on the server
+            # Nobody hung up on the server.
+            assert {*before} <= {*database.connections(ask)}
+            assert database.connected(ask) == connected
             until(lambda: len(database.connections(ask)) <= 2)
 
 
@@ -517,18 +513,14 @@ def test_a_forked_child_opens_its_own_connections(database: Database) -> None:
         until_alone(database, ask)
         store.perform(mine)
         before, inherited = database.connections(ask), backend.batcher()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                done = isinstance(store.perform(theirs), Claimed)
-                done = done and backend.batcher() is not inherited
-                backend.close()
-                inherited.close()
-                code = 0 if done else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+        def child() -> None:
+            assert isinstance(store.perform(theirs), Claimed)
+            assert backend.batcher() is not inherited
+            backend.close()
+            inherited.close()
+
+        assert forked(child) == 0
         # The child's is gone, the parent's is the same.
         until(lambda: database.connections(ask) == before)
         assert isinstance(store.perform(complete(mine)), Applied)
@@ -552,48 +544,8 @@ def test_one_of_many_threads_wins_a_key(database: Database) -> None:
         assert sum(isinstance(reply, Claimed) for reply in replies) == 1
 
 
-RACE = """
-import asyncio, os, sys
-from semel.core.operations import Claim, Claimed
-from semel.core.records import Fence, Identity, Origin
-from semel.stores import open_backend
-
-url, colour, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-backend = open_backend(url, timeout=120)
-ops = [
-    Claim(Identity(n.to_bytes(32)), Fence(os.urandom(16)), "v1:", b"", Origin("", "", "", ""), 9**9)
-    for n in range(count)
-]
-
-async def race():
-    return await asyncio.gather(*map(backend.awaited().perform, ops))
-
-print("ready", flush=True)
-sys.stdin.readline()
-replies = asyncio.run(race()) if colour == "async" else map(backend.blocking().perform, ops)
-print(*[int(isinstance(reply, Claimed)) for reply in replies])
-"""
-
-
 def test_of_processes_that_race_for_many_keys_each_key_has_one_winner(database: Database) -> None:
-    count = 150
+    ops = [claim() for _ in range(150)]
     with database.opened():
-        racers = [
-            subprocess.Popen(
-                [sys.executable, "-c", RACE, database.url, colour, str(count)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=ROOT,
-            )
-            for colour in ("sync", "async", "sync")
-        ]
-        for racer in racers:
-            assert racer.stdout is not None
-            assert racer.stdout.readline() == "ready\n"
-        for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.write("\n")
-            racer.stdin.flush()
-        won = [racer.communicate(timeout=PATIENCE)[0].split() for racer in racers]
-    assert [sum(map(int, each)) for each in zip(*won, strict=True)] == [1] * count
+        won = raced(database.url, ops, ops, ops, colours=("sync", "async", "sync"))
+    assert Counter(won) == Counter(op.identity for op in ops)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from semel.stores.base import AsyncStore
 from semel.stores.sqlite import SqliteBackend
 from tests.stores.contract import ACT, claim, complete, new_fence, new_identity
 from tests.stores.harness import FakeClock
+from tests.stores.together import forked
 from tests.waiting import PATIENCE
 
 LEAN = """
@@ -802,19 +803,6 @@ def test_joining_a_database_without_tables_says_what_to_run(backend: SqliteBacke
 
 
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def forked(child: Callable[[], None]) -> int:
-    """The exit code of ``child``, run in a forked process."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            child()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_forked_child_works_with_connections_of_its_own(

@@ -35,7 +35,7 @@ from tests.servers import PostgresServer
 from tests.servers.child import ROOT
 from tests.stores.harness import TABLES
 from tests.stores.portal import Portal
-from tests.stores.together import SOON, claim, complete
+from tests.stores.together import SOON, claim, complete, forked
 from tests.waiting import PATIENCE, until
 
 SYNC = pytest.mark.parametrize("world", ["sqlite-sync", "postgresql-sync"], indirect=True)
@@ -810,20 +810,16 @@ def test_ascertaining_waits_for_whoever_is_at_it(
 def test_a_forked_child_has_no_part_in_it(world: World) -> None:
     act, op = world.begun()
     act.execute("INSERT INTO orders VALUES (1)")
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        with suppress(BaseException):
-            try:
-                act.commit()
-            except (ConfigurationError, StoreError):
-                code = 0
-            act.roll_back()
-            own, _ = world.begun()
-            own.roll_back()
-            world.backend.close()
-        os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child() -> None:
+        with pytest.raises((ConfigurationError, StoreError)):
+            act.commit()
+        act.roll_back()
+        own, _ = world.begun()
+        own.roll_back()
+        world.backend.close()
+
+    assert forked(child) == 0
     if world.is_sqlite:  # whose locks do not survive a fork: undone, and said so
         with pytest.raises(StoreUnavailable, match="forked") as undone:
             act.commit()

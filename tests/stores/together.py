@@ -2,8 +2,9 @@
 
 import asyncio
 import multiprocessing
+import os
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -144,11 +145,17 @@ def threaded(url: str, **options: Any) -> Iterator[Threads]:
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def raced(url: str, *orders: Sequence[Claim]) -> list[bytes]:
-    """What processes have won that each claim all of an order; once for every winner."""
+def raced(url: str, *orders: Sequence[Claim], colours: Sequence[str] = ()) -> list[bytes]:
+    """What processes have won that each claim all of an order; once for every winner.
+
+    In an event loop, unless ``colours`` says "sync" of one.
+    """
     context = multiprocessing.get_context("spawn")
     start, told = context.Barrier(len(orders)), context.Queue()
-    racers = [context.Process(target=_race, args=(url, each, start, told)) for each in orders]
+    racers = [
+        context.Process(target=_race, args=(url, colour, each, start, told))
+        for each, colour in zip(orders, colours or ["async"] * len(orders), strict=True)
+    ]
     for racer in racers:
         racer.start()
     won: list[list[bytes]] = [told.get(True, PATIENCE) for _ in racers]
@@ -158,23 +165,52 @@ def raced(url: str, *orders: Sequence[Claim]) -> list[bytes]:
     return [each for some in won for each in some]
 
 
-def _race(url: str, ops: Sequence[Claim], start: Any, told: Any) -> None:
+def _race(url: str, colour: str, ops: Sequence[Claim], start: Any, told: Any) -> None:
     """In a process of its own: claim fifty at once, in the order given; tell who won."""
+    told.put(
+        _race_alone(url, ops, start) if colour == "sync" else asyncio.run(_arace(url, ops, start))
+    )
 
-    async def run() -> list[bytes]:
-        backend = open_backend(url, timeout=PATIENCE)
-        store = backend.awaited()
-        await store.perform(claim())
-        await asyncio.to_thread(start.wait, PATIENCE)
-        won: list[bytes] = []
-        for at in range(0, len(ops), 50):
-            mine = [rival(op) for op in ops[at : at + 50]]
-            replies = await together(store, mine)
-            claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
-            done = await together(store, [complete(op) for op in claimed])
-            assert {type(reply) for reply in done} <= {Applied}
-            won += [op.identity for op in claimed]
-        await backend.aclose()
-        return won
 
-    told.put(asyncio.run(run()))
+def _race_alone(url: str, ops: Sequence[Claim], start: Any) -> list[bytes]:
+    backend = open_backend(url, timeout=PATIENCE)
+    perform, won = backend.blocking().perform, list[bytes]()
+    perform(claim())
+    start.wait(PATIENCE)
+    for op in map(rival, ops):
+        if isinstance(perform(op), Claimed):
+            assert isinstance(perform(complete(op)), Applied)
+            won.append(op.identity)
+    backend.close()
+    return won
+
+
+async def _arace(url: str, ops: Sequence[Claim], start: Any) -> list[bytes]:
+    backend = open_backend(url, timeout=PATIENCE)
+    store = backend.awaited()
+    await store.perform(claim())
+    await asyncio.to_thread(start.wait, PATIENCE)
+    won: list[bytes] = []
+    for at in range(0, len(ops), 50):
+        mine = [rival(op) for op in ops[at : at + 50]]
+        replies = await together(store, mine)
+        claimed = [op for op, r in zip(mine, replies, strict=True) if type(r) is Claimed]
+        done = await together(store, [complete(op) for op in claimed])
+        assert {type(reply) for reply in done} <= {Applied}
+        won += [op.identity for op in claimed]
+    await backend.aclose()
+    return won
+
+
+def forked(child: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> int:
+    """The exit code of ``child``, run in a forked process, with ``meanwhile`` in this one."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            child()
+            code = 0
+        finally:
+            os._exit(code)
+    meanwhile()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
