@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from semel.core.exchange import refusals
+from semel.core.exchange import refusal_shapes as refusals
 from semel.core.exchange.problems import Problem
 from semel.core.policy import Policy, accepted, acp, exempt, ietf, payments, stripe
 from semel.core.records import Request, Response

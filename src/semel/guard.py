@@ -12,11 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from semel.core.exchange.admit import Tenant, named_tenant
-from semel.core.exchange.problems import Problem
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.policy import Policy, ietf
-from semel.core.records import Request, Response
+from semel.core.policy import Policy, RefusalShape, checked_refusal, ietf
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
@@ -90,7 +88,7 @@ class Guard:
         migrate: bool = False,
         name: str = "",
         on_event: Subscriber | Sequence[Subscriber] | None = None,
-        refusal: Callable[[Problem, Request], Response] | None = None,
+        refusal: RefusalShape | None = None,
         # What is stored, and how much
         secrets: Mapping[str, bytes | str] | None = None,
         encryption: Encryption | None = None,
@@ -119,7 +117,7 @@ class Guard:
             (key_id, secret.encode() if isinstance(secret, str) else secret)
             for key_id, secret in (secrets or {}).items()
         )
-        self._refusal = refusal
+        self._refusal = checked_refusal(refusal)
         self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.hides_runs = False
         """Whether a request may be told of another that runs in a transaction nobody sees."""

@@ -20,7 +20,9 @@ from semel.client.responses import (
     meaning_of,
     status_meaning,
 )
-from semel.core.exchange.problems import CATALOGUE
+from semel.core.exchange import refusal_shapes as refusals
+from semel.core.exchange.problems import CATALOGUE, in_shape, refuse
+from semel.core.records import HeaderView, Request
 from tests.client.answers import accepted, answer, call, problem
 
 STATUS = "https://api.example:8443/semel/status/9f"
@@ -194,3 +196,40 @@ def test_no_answer_however_odd_breaks_the_reading(
 def test_a_body_that_is_no_json_is_judged_by_its_status(body: bytes) -> None:
     odd = CallAnswer(503, {"content-type": "application/problem+json"}, body)
     assert meaning_of(call(), odd, 0.0) == TryAgain(None, executed=True)
+
+
+SHAPES = [getattr(refusals, name) for name in refusals.__all__ if name != "problem_document"]
+
+
+def in_the_shape(shape: Any, code: str, retryable: bool) -> CallAnswer:
+    """A refusal of semel as a server with that shape sends it."""
+    refused = refuse(code, retryable=retryable, retry_after=2_000_000 if retryable else None)
+    request = Request("POST", "/pay", b"", HeaderView([]), {})
+    made = in_shape(refused.problem, shape(refused.problem, request))
+    headers = {name.decode().lower(): value.decode() for name, value in made.headers}
+    return CallAnswer(made.status, headers, made.body)
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+@pytest.mark.parametrize("code", list(CATALOGUE))
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape.__name__))
+def test_a_refusal_means_the_same_in_every_shape(shape: Any, code: str, retryable: bool) -> None:
+    plain = problem(code, retryable=retryable, retry_after=2_000_000 if retryable else None)
+    shaped = in_the_shape(shape, code, retryable)
+    for reading in (meaning_of, status_meaning):
+        assert reading(call(), shaped, 0.0) == reading(call(), plain, 0.0)
+
+
+@pytest.mark.parametrize("told", ["in-flight", "made-up;retryable=?1", "in-flight;retryable=1", ""])
+def test_a_header_that_is_not_semels_says_nothing(told: str) -> None:
+    odd = answer(409, {"a": 1}, idempotency_problem=told)
+    assert meaning_of(call(), odd, 0.0) == END
+
+
+def test_stripes_advice_does_not_hide_that_a_caller_was_shut_out_or_a_key_is_in_use() -> None:
+    out = stripe(401, "invalid_request_error", stripe_should_retry="false")
+    assert meaning_of(call(), out, 0.0) == SHUT_OUT
+    busy = stripe(
+        409, "invalid_request_error", "idempotency_key_in_use", stripe_should_retry="true"
+    )
+    assert meaning_of(call(), busy, 0.0) == InProgress(None, None)

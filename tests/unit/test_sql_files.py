@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import semel
 from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.records import Fence, Identity, OnLapse, Origin, Record, State
+from semel.core.records import ABANDONED, Fence, Identity, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, RecordEvent, sources
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.sql import migration as migrate
@@ -505,3 +507,9 @@ def test_an_answer_of_the_wrong_shape_is_corrupt(found: list[tuple[Any, ...]]) -
 def test_a_write_answered_with_nonsense_is_corrupt(row: tuple[Any, ...]) -> None:
     with pytest.raises(StoreCorrupt):
         rows.written([row])
+
+
+@pytest.mark.parametrize("text", ["stores/sql/queries/abandon.sql", "stores/redis/lua/abandon.lua"])
+def test_every_store_gives_a_request_that_was_not_run_the_same_reason(text: str) -> None:
+    """Encryption tells by the reason which answers many records share."""
+    assert f"'{ABANDONED}'" in (Path(semel.__file__).parent / text).read_text()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.ears import Ear
 from tests.web.client import Reply, new_key
 from tests.web.colours import COLOURS, Handle, Said, driver, once
 from tests.web.conftest import MakeGuard
-from tests.web.drive import Ask, Driver
+from tests.web.drive import Ask, Driver, WsgiDriver
 from tests.web.effects import Effects
 from tests.web.faults import FaultyBackend
 
@@ -186,3 +187,90 @@ async def never(problem: semel.Problem, request: semel.Request) -> semel.Respons
 def test_what_is_no_plain_function_is_refused_at_the_start(wrong: Any) -> None:
     with pytest.raises(semel.ConfigurationError, match="refusal="):
         semel.ietf(refusal=wrong)
+
+
+# ── a shape that misbehaves loses nothing ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["leased", "atomic"])
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError(), KeyError("x")])
+def test_whatever_a_shape_raises_the_doubt_is_on_record(
+    mode: Any, raised: BaseException, make: Make, effects: Effects, tmp_path: Path
+) -> None:
+    def shape(problem: semel.Problem, request: semel.Request) -> semel.Response:
+        raise raised
+
+    def charge() -> Said:
+        effects.happen("-")
+        raise semel.OutcomeUnknown("the provider timed out")
+
+    send = make(charge, f"sqlite:///{tmp_path / 'semel.db'}", refusal=shape, mode=mode)
+    replies = [send() for _ in range(3)]
+    assert [reply.status for reply in replies] == [500, 409, 409]
+    assert {reply.code for reply in replies} == {"outcome-unknown"}
+    assert len(effects.all()) == 1, "it ran again"
+
+
+def test_a_large_body_that_the_application_closes_leaves_the_doubt_on_record(
+    make_guard: MakeGuard, effects: Effects, tmp_path: Path
+) -> None:
+    def app(environ: Any, start_response: Any) -> Any:
+        with environ["wsgi.input"] as body:
+            body.read()
+        effects.happen("-")
+        raise semel.OutcomeUnknown("the provider timed out")
+
+    policy = semel.acp(mode="atomic")
+    guard = make_guard(f"sqlite:///{tmp_path / 'semel.db'}", policy=policy)
+    send = WsgiDriver(guard.wsgi(app), strict=False)
+    replies = [send(Ask(body=b"x" * 1_100_000)) for _ in range(3)]
+    assert [reply.status for reply in replies] == [500, 409, 409]
+    assert len(effects.all()) == 1, "it ran again"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [(b"x-status", 422), ("x-a", b"b"), (b"x-a", b"b\r\nset-cookie: a=b"), (b"x a", b"b")],
+    ids=repr,
+)
+def test_a_head_that_no_server_could_send_leaves_the_problem_document(
+    make: Make, header: Any
+) -> None:
+    def shape(problem: semel.Problem, request: semel.Request) -> semel.Response:
+        return semel.Response(problem.status, (header,), b"{}")
+
+    send = make(broken, refusal=shape, after_error="keep")
+    first, second = send(), send()
+    assert (first.status, first.code) == (second.status, second.code) == (500, "handler-failed")
+
+
+def test_a_shape_cannot_say_what_only_semel_says(make: Make) -> None:
+    def shape(problem: semel.Problem, request: semel.Request) -> semel.Response:
+        names = (b"Idempotent-Replayed", b"Was-Repeated", b"Idempotency-Expires", b"Connection")
+        headers = [(name, b"true") for name in (*names, b"Transfer-Encoding", b"Content-Type")]
+        return semel.Response(problem.status, tuple(headers), b"{}")
+
+    reply = make(required=True, refusal=shape, replay_header="Was-Repeated")(Ask(key=None))
+    assert {name.lower() for name, _ in reply.headers} == {
+        *("content-type", "idempotency-problem", "cache-control", "content-length")
+    }
+    assert reply.one("idempotency-problem") == "missing-key;retryable=?0"
+
+
+def test_a_large_body_is_not_given_to_a_shape(make: Make) -> None:
+    seen: list[int] = []
+
+    def shape(problem: semel.Problem, request: semel.Request) -> semel.Response:
+        seen.append(len(problem.sent))
+        return plain(problem, request)
+
+    send = make(refusal=shape)
+    for body in (b"a", b"b", b"c" * 100_000, b"d" * 1_500_000):
+        send(Ask(body=body))
+    assert seen == [1, 0, 0]
+
+
+@pytest.mark.parametrize("wrong", ["json", never], ids=["text", "coroutine"])
+def test_a_guard_refuses_what_is_no_plain_function(wrong: Any) -> None:
+    with pytest.raises(semel.ConfigurationError, match="refusal="):
+        semel.Guard("memory://", tenant=None, policy=semel.stripe(), refusal=wrong)

@@ -77,7 +77,7 @@ def loops_of(
     for name in LOOPS if options.only is None else asked:
         lacking = None
         if name == DELIVER and not guard.registry.deliverers:
-            lacking = "the guard has no deliverers: guard.effect"
+            lacking = "the guard has no deliverers: guard.delivers"
         elif name == RUN and app is None:
             lacking = "which application? Give --app"
         if lacking is None:

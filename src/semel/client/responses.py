@@ -81,6 +81,7 @@ _NOT_RUN: Final = frozenset({408, 425, 429})
 _NEVER: Final = frozenset({501, 505})
 """5xx that no repetition changes."""
 _LAST_WORD: Final = re.compile(r"(?<=[/#])[a-z-]+(?=/?$)")
+_TOLD: Final = re.compile(r"([a-z-]+);retryable=\?([01])")
 _STATES: Final = ("pending", "in_progress", "unknown")
 _IN_USE: Final = ("idempotency_key_in_use", "lock_timeout")
 """Tuples: what a server sends there may not be hashable."""
@@ -102,10 +103,10 @@ def meaning_of(call: LogicalCall, answer: CallAnswer, wall: float) -> AnswerMean
         if status == 202 and location is not None and ours:
             return InProgress(_same_origin(call, location), after)
         return FinalAnswer()
-    code = code_of(document)
+    code, retryable = _problem(answer, document)
     if code is None:
         return _by_others(answer, document, after)
-    if document.get("retryable") is True:
+    if retryable:
         if code in _WAITING:
             return InProgress(None, after)
         not_executed = code in _NOT_EXECUTED or status in _NOT_RUN
@@ -126,7 +127,7 @@ def status_meaning(
     meaning = meaning_of(call, answer, wall)
     if answer.status == 202 and isinstance(meaning, InProgress):
         return meaning
-    code = code_of(_document(answer))
+    code, _ = _problem(answer, _document(answer))
     if isinstance(meaning, ServerRefusal) and code != "no-such-operation":
         return meaning
     if isinstance(meaning, TryAgain) and code != "attempt-failed":
@@ -138,6 +139,17 @@ def is_kept(answer: CallAnswer) -> bool:
     """Whether the server says that it repeats, or will repeat, this very answer."""
     headers = answer.headers
     return headers.get("idempotent-replayed") == "true" or "idempotency-expires" in headers
+
+
+def _problem(answer: CallAnswer, document: _Document) -> tuple[str | None, bool]:
+    """The code of semel's problem, and whether a retry helps.
+
+    Where the API has a shape of its own for refusals, a header tells them.
+    """
+    told = _TOLD.fullmatch(answer.headers.get("idempotency-problem", ""))
+    if told is not None and told[1] in CATALOGUE:
+        return told[1], told[2] == "1"
+    return code_of(document), document.get("retryable") is True
 
 
 def code_of(document: _Document) -> str | None:
@@ -184,17 +196,19 @@ def _by_others(answer: CallAnswer, document: _Document, after: float | None) -> 
     stripes = error.get("type") == "idempotency_error" and status in (400, 409, 422)
     if (not in_use) if stripes else (status == 422 and titled):
         return ServerRefusal(KeyReused, "key-reused")
+    if status in _DENIED:
+        return AccessDenied()
+    if in_use and status == 409:
+        return InProgress(None, after)
     stripe_retry = {"true": True, "false": False}.get(answer.headers.get("stripe-should-retry", ""))
     for retry in (stripe_retry, document.get("retryable")):
         if retry is True:
             return TryAgain(after, executed=status not in _NOT_RUN)
         if retry is False:
             return FinalAnswer()
-    if status in _DENIED:
-        return AccessDenied()
     if status in _NOT_RUN:
         return TryAgain(after, executed=False)
-    if status == 409 and (after is not None or titled or in_use):
+    if status == 409 and (after is not None or titled):
         return InProgress(None, after)
     if status >= 500 and status not in _NEVER:
         return TryAgain(after, executed=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
-from semel.core.exchange import refusals
+from semel.core.exchange import refusal_shapes
 from semel.core.exchange.problems import Problem
 from semel.core.frozen import derived, frozen, is_async
 from semel.core.records import Headers, Micros, OnLapse, Request, Response
@@ -20,6 +20,9 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 Fate = Literal["release", "keep", "unknown"]
+
+RefusalShape: TypeAlias = Callable[[Problem, Request], Response]
+"""Puts a refusal into the shape of an API."""
 
 Mode = Literal["leased", "atomic", "resumable", "deferred"]
 """How a handler runs: under a lease; in one transaction with its record; from recovery point to
@@ -80,7 +83,7 @@ class Policy:
     on_replay: Callable[..., Any] | None = None
     after_retire: Literal["refuse", "replay"] = "refuse"
     replay_header: str = "Idempotent-Replayed"
-    refusal: Callable[[Problem, Request], Response] | None = None
+    refusal: RefusalShape | None = None
     # While settings change
     previous: Policy | None = None
 
@@ -220,7 +223,7 @@ class PolicyOptions(TypedDict, total=False):
     on_replay: Callable[..., Any] | None
     after_retire: Literal["refuse", "replay"]
     replay_header: str
-    refusal: Callable[[Problem, Request], Response] | None
+    refusal: RefusalShape | None
     # While settings change
     previous: Policy | None
 
@@ -242,7 +245,7 @@ def stripe(**options: Unpack[PolicyOptions]) -> Policy:
         "after_doubt": "keep",
         "tombstone": timedelta(0),
         "after_retire": "replay",
-        "refusal": refusals.stripe,
+        "refusal": refusal_shapes.stripe,
     }
     return _build("stripe", defaults, options)
 
@@ -257,7 +260,7 @@ def acp(**options: Unpack[PolicyOptions]) -> Policy:
         "methods": ("POST",),
         "tombstone": timedelta(0),
         "after_retire": "replay",
-        "refusal": refusals.acp,
+        "refusal": refusal_shapes.acp,
     }
     return _build("acp", defaults, options)
 
@@ -375,11 +378,7 @@ def _validate_key(policy: Policy) -> None:
         isinstance(header, str) and header.isascii() and header.replace("-", "").isalnum(),
         f"replay_header={header!r} is not a header name",
     )
-    refusal = policy.refusal
-    _demand(
-        refusal is None or (callable(refusal) and not is_async(refusal)),
-        "refusal= takes a plain function of (problem, request) that returns a semel.Response",
-    )
+    checked_refusal(policy.refusal)
     _demand(
         isinstance(policy.fingerprint, FingerprintRule),
         "fingerprint= takes a semel.FingerprintRule(...)",
@@ -437,6 +436,15 @@ def _validate_mode(policy: Policy) -> None:
         not isinstance(policy.carry, str) and all(isinstance(name, str) for name in policy.carry),
         "carry= takes a collection of header names",
     )
+
+
+def checked_refusal(refusal: RefusalShape | None) -> RefusalShape | None:
+    """``refusal``, if it can be called."""
+    _demand(
+        refusal is None or (callable(refusal) and not is_async(refusal)),
+        "refusal= takes a plain function of (problem, request) that returns a semel.Response",
+    )
+    return refusal
 
 
 def _are_statuses(given: Any) -> bool:

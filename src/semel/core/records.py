@@ -45,6 +45,10 @@ class OnLapse(StrEnum):
     RESUME = "resume"
 
 
+ABANDONED: Final = "nobody ran it in time"
+"""The reason of a stored request that was not run; the stores' own texts say the same."""
+
+
 @value
 class Origin:
     """Where a key was used: kept beside the identity for the people who operate the system."""

@@ -1,4 +1,4 @@
-"""The life of a record: one table, and nothing changes state anywhere else.
+"""The life of a record: one table. No other change of state exists in any store.
 
 A record belongs to one key. It is in one of six states, or there is no record:
 

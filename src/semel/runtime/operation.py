@@ -1,4 +1,4 @@
-"""`semel.current()`: what a running handler can learn about its own key, and do under it.
+"""`semel.operation()`: what a running handler can learn about its own key, and do under it.
 
 An operation is what the handler sees of its `Run`; what the adapter sees of it is not for users.
 """
@@ -232,7 +232,7 @@ def _written(op: Enqueue, kept: EffectWritten) -> str:
         raise ConfigurationError(
             f"effect {op.name!r} is in the outbox already, from an earlier point or an earlier use "
             "of this Idempotency-Key: tell several of one name apart by which=, and keep delivered "
-            "effects no longer than keys (keep= of guard.effect)"
+            "effects no longer than keys (keep= of guard.delivers)"
         )
     return op.key
 
@@ -399,10 +399,11 @@ _NOBODY: Final = nullcontext()
 
 
 def watched(*, whole: bool = True) -> AbstractContextManager[None]:
-    """Around a call of an endpoint: whatever answer is made of it, its run knows better.
+    """Put around a call of an endpoint: its run notes what it raises, and that it has returned.
 
-    Not the ``whole`` of it: only what it raises, of what answers by itself or comes before. A call
-    within another is not the run's own, but of a request that its endpoint made in this process.
+    ``whole`` is False for code that only runs before the endpoint: then what it raises is noted,
+    and that it returned is not. A call within another is not the run's own: it belongs to a request
+    that the endpoint made in this process, and is not noted.
     """
     run = _run.get()
     return _NOBODY if run is None or run.inside else _Watch(run, whole)

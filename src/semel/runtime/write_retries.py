@@ -83,7 +83,7 @@ class WriteRetries:
         """Try what is due; returns when the next one is.
 
         An outage ends the round: the others would wait as long for the same answer, and with them
-        the renewal of leases.
+        the requests whose records this thread reads.
         """
         now = self._clock()
         with self._lock:

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar, cast
 from semel.core import operations as ops
 from semel.core.frozen import replace
 from semel.core.operations.requests import StoreOperation
-from semel.core.records import Case, Effect, Fence, Identity, Record
+from semel.core.records import ABANDONED, Case, Effect, Fence, Identity, Record
 from semel.core.stored import sealed as sealing
 from semel.core.stored.sealed import Unopened
 from semel.core.stored.snapshot import COMPRESS_OVER, is_head
@@ -170,7 +170,6 @@ _BRINGERS: Final = frozenset(
 )
 """Every reply that brings such bytes."""
 
-_ABANDONED: Final = "nobody ran it in time"
 """The reason of records that share one answer, which is bound to no record. Only records with this
 reason may have such an answer."""
 
@@ -295,7 +294,7 @@ def _place(part: ops.Part, fence: Fence) -> bytes:
 
 def is_common(blob: bytes, reason: str | None) -> bool:
     """Whether the answer is shared by many records, and a record with this reason may have it."""
-    if reason != _ABANDONED:
+    if reason != ABANDONED:
         return False
     parsed = sealing.parse(blob)
     return parsed is not None and bool(parsed[0] & sealing.COMMON)

@@ -51,7 +51,7 @@ class AsgiExchange(AsyncExchange):
 
     __slots__ = (
         *("_app", "_root", "_receive", "_send", "scope", "sees_returns"),
-        *("_begun", "_error", "_headers", "_incoming", "_status", "_stream", "_tally"),
+        *("_buffered", "_error", "_headers", "_incoming", "_status", "_stream", "_tally"),
         *("_broken", "_decided", "_discarded", "_sent", "_whole"),
         *("_carried", "_done", "_freed", "_task"),
     )
@@ -80,8 +80,8 @@ class AsgiExchange(AsyncExchange):
     async def serve(self) -> None:
         """Both halves, with the application between them.
 
-        Cancelled while the application runs, only the future is that is waited for here: the
-        application and the write that settles its record go on.
+        While the application runs, a cancellation ends only the wait here. The application, and
+        the write that settles its record, go on.
         """
         entry = await self.claim()
         if isinstance(entry, Answer):
@@ -91,7 +91,7 @@ class AsgiExchange(AsyncExchange):
             await self.answer(entry)
             return
         self.prepare()
-        in_time = self.began(entry)
+        in_time = self.start_run(entry)
         self.run.returned = not self.sees_returns
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._call_app() if in_time else self._refuse_late())
@@ -110,7 +110,7 @@ class AsgiExchange(AsyncExchange):
         self._error: BaseException | None = None
         self._status = 0
         self._headers: Headers = ()
-        self._begun: SpooledBody | None = None
+        self._buffered: SpooledBody | None = None
         """What has come of an answer that comes in pieces; most come whole."""
         self._stream: Flowing | None = None
         self._broken = self._decided = self._discarded = self._sent = self._whole = False
@@ -152,12 +152,12 @@ class AsgiExchange(AsyncExchange):
                 self._fail(error)
         if not isinstance(self.body, bytes):
             self.body.close()
-        if self._begun is not None:
-            self._begun.close()
+        if self._buffered is not None:
+            self._buffered.close()
         self.over()
 
     def over(self) -> None:
-        """The application is: whoever waits for it goes on."""
+        """The application has ended: whoever waits for it goes on."""
         if not self._done.done():
             self._done.set_result(None)
         elif self._error is not None and not self._discarded:
@@ -216,7 +216,9 @@ class AsgiExchange(AsyncExchange):
         if self.account is not None:
             self.ended()
         reached = await self.follow(settle(self, outcome, self.run), self._carry_through)
-        await (self._answered(reached) if isinstance(reached, Answer) else self._begin(reached))
+        await (
+            self._answered(reached) if isinstance(reached, Answer) else self._start_stream(reached)
+        )
 
     def _carry_through(self, rest: Flow[Answer | Flowing]) -> None:
         """What the application sent from was cancelled: the record is settled without that."""
@@ -225,7 +227,7 @@ class AsgiExchange(AsyncExchange):
     async def _carry(self, rest: Flow[Answer | Flowing]) -> None:
         reached = await self.drive(rest)
         if isinstance(reached, Flowing):
-            return await self._begin(reached)
+            return await self._start_stream(reached)
         await self.end()
         return await self._answered(reached)
 
@@ -244,7 +246,7 @@ class AsgiExchange(AsyncExchange):
 
     # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
 
-    async def _begin(self, stream: Flowing) -> None:
+    async def _start_stream(self, stream: Flowing) -> None:
         """Send the head and what has been buffered, then let the rest flow."""
         self._stream, self._tally = stream, Tally()
         if self.account is not None:
@@ -252,7 +254,7 @@ class AsgiExchange(AsyncExchange):
         head = {"type": "http.response.start", "status": self._status}
         try:
             await self._send({**head, "headers": list(stream.headers)})
-            for piece in () if self._begun is None else self._begun.pieces():
+            for piece in () if self._buffered is None else self._buffered.pieces():
                 await self._forward(piece, more=True)
         except Exception as error:
             # The client is gone and the server says so by raising (ASGI 2.4); the application
@@ -343,17 +345,17 @@ class AsgiExchange(AsyncExchange):
             raise
 
     async def _buffer(self, piece: bytes) -> None:
-        if self._begun is None:
-            self._begun = SpooledBody()
-        self._begun.write(piece)
-        if unkeepable(self.policy, self._begun):
+        if self._buffered is None:
+            self._buffered = SpooledBody()
+        self._buffered.write(piece)
+        if unkeepable(self.policy, self._buffered):
             await self._turn_to_stream()
 
     def _whole_answer(self, last: bytes) -> HandlerOutcome:
-        if self._begun is not None or type(last) is not bytes:
-            self._begun = self._begun or SpooledBody()
-            self._begun.write(last)
-            last = self._begun.whole()
+        if self._buffered is not None or type(last) is not bytes:
+            self._buffered = self._buffered or SpooledBody()
+            self._buffered.write(last)
+            last = self._buffered.whole()
         run, status = self.run, self._status
         response = Response(status, self._headers, last)
         if status < 300 and not run.doubts:

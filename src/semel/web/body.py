@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.operations.handler import Drained
 from semel.core.request.comparison import LARGE
@@ -19,14 +20,19 @@ _PIECE: Final = 64 * 1024
 
 
 class SpooledBody:
-    """A body as it arrives: in memory while small, in an unnamed file beyond that."""
+    """A body as it arrives: in memory while small, in an unnamed file beyond that.
 
-    __slots__ = ("_file", "_pieces", "size")
+    Everybody who reads it has a place of his own in the file: what the application reads, or
+    closes, does not matter to those who read it again.
+    """
+
+    __slots__ = ("_file", "_lock", "_pieces", "size")
 
     def __init__(self) -> None:
         self.size = 0
         self._pieces: list[bytes] = []
         self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
 
     def write(self, piece: bytes) -> None:
         if type(piece) is not bytes:
@@ -35,7 +41,9 @@ class SpooledBody:
             piece = bytes(memoryview(piece))
         self.size += len(piece)
         if self._file is not None:
-            self._file.write(piece)
+            with self._lock:
+                self._file.seek(0, io.SEEK_END)
+                self._file.write(piece)
         elif self.size <= IN_MEMORY:
             self._pieces.append(piece)
         else:
@@ -50,9 +58,10 @@ class SpooledBody:
         if self._file is None:
             yield from self._pieces
             return
-        self._file.seek(0)
-        while piece := self._file.read(_PIECE):
+        at = 0
+        while piece := self.read_at(at, _PIECE):
             yield piece
+            at += len(piece)
 
     __iter__ = pieces
 
@@ -65,8 +74,15 @@ class SpooledBody:
         """The body as a file to read from."""
         if self._file is None:
             return io.BytesIO(self.whole())
-        self._file.seek(0)
-        return self._file
+        return io.BufferedReader(_BodyReader(self))
+
+    def read_at(self, at: int, size: int) -> bytes:
+        """What lies in the file from there on."""
+        if self._file is None:
+            raise AssertionError("the body is in memory")
+        with self._lock:
+            self._file.seek(at)
+            return self._file.read(size)
 
     def small(self) -> bytes | SpooledBody:
         """What has come, where that is little, as most bodies are."""
@@ -75,6 +91,31 @@ class SpooledBody:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+class _BodyReader(io.RawIOBase):
+    """Reads a body that lies in a file, from a place of its own; closing it closes nothing else."""
+
+    def __init__(self, body: SpooledBody) -> None:
+        self._body = body
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._body.size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._body.read_at(self._at, len(buffer))
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
 
 
 Body: TypeAlias = bytes | SpooledBody

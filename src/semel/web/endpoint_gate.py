@@ -293,7 +293,7 @@ class GatedExchange(AsgiExchange):
 
     async def _let_in(self, entry: Claimed) -> None:
         """Let the application through to its endpoint, unless it is too late."""
-        in_time = self.began(entry)
+        in_time = self.start_run(entry)
         if in_time and not self._over:
             unread = body_messages(self._read, self._taken)  # in the pieces that came
             self._incoming = iter(()) if self._all_read else unread

@@ -35,7 +35,6 @@ from semel.runtime.leases import Lease, lease_clock
 from semel.runtime.limits import Charge, at_once
 from semel.runtime.operation import Run
 from semel.web import request_events
-from semel.web.body import whole
 from semel.web.request_events import Account
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ class WebExchange(Exchange):
     """One keyed request, and what this process has to do with it."""
 
     __slots__ = (
-        *("_asked_at", "_began", "_found", "_read_at", "account", "begun", "body"),
-        *("charge", "heedful", "lease", "quiet", "run", "runtime"),
+        *("_asked_at", "_found", "_read_at", "_run_at", "account", "body"),
+        *("charge", "has_run", "heedful", "lease", "quiet", "run", "runtime"),
     )
 
     body: Body
@@ -70,7 +69,7 @@ class WebExchange(Exchange):
         """Nobody listens or counts, and no transaction is opened: its operations are just asked."""
         self.heedful = False
         """Whatever the store answers matters: to limits, or to the memory of replays."""
-        self.begun = False
+        self.has_run = False
         """The claim was won: there is a run, and a lease to let go."""
         self.charge: Charge | None = None
         """What it is charged for, where tenants have limits."""
@@ -109,13 +108,13 @@ class WebExchange(Exchange):
         held = Claimed(0, 0, worker.case.record.created_at, again=True)
         return resume(self, held) if self.policy.resumable else _at_once(held)
 
-    def begin(self, entry: Claimed) -> bool:
+    def new_run(self, entry: Claimed) -> bool:
         """From here on the lease is renewed; False when it is too late to begin.
 
         A process that was stopped between claim and run may find its record settled by others.
         """
         if self.account is not None:
-            self._began = request_events.now()
+            self._run_at = request_events.now()
         policy = self.policy
         runtime, asked = self.runtime, self._asked_at
         lease = self.lease = Lease(
@@ -130,7 +129,7 @@ class WebExchange(Exchange):
             self.journal,
             entry.created_at,
         )
-        self.begun = True
+        self.has_run = True
         if not lease.held(lease_clock()):
             return False
         if policy.mode == "atomic":
@@ -152,13 +151,14 @@ class WebExchange(Exchange):
     def in_its_shape(self, refused: Response) -> Response:
         if self.policy.refusal is None or self.request.method == ONCE:
             return refused
-        sent = whole(getattr(self, "body", b""))
-        return shaped(self.plan, refused, self.request, self.runtime.events, sent)
+        sent: Body = getattr(self, "body", b"")
+        small = sent if isinstance(sent, bytes) else b""
+        return shaped(self.plan, refused, self.request, self.runtime.events, small)
 
     def ended(self) -> None:
         """The handler has come to something."""
         if self.account is not None:
-            self.account.handler(request_events.now() - self._began)
+            self.account.handler(request_events.now() - self._run_at)
 
     def before(self, op: FlowOperation[Any]) -> None:
         """A lease is counted from before it is asked for, and anew when it is asked for again.
@@ -169,15 +169,15 @@ class WebExchange(Exchange):
             self.let_go()
         if type(op) in ASKS_FOR_A_LEASE:
             self._asked_at = lease_clock()
-            if self.begun:
+            if self.has_run:
                 self.lease.start(self._asked_at)
-        if self.charge is not None and not self.begun:
+        if self.charge is not None and not self.has_run:
             self.charge.before(op)
 
     def heard(self, op: FlowOperation[Any], reply: object) -> None:
         """The store has answered, and that matters to somebody."""
         self.runtime.breaker.succeeded()
-        if self.charge is not None and not self.begun:
+        if self.charge is not None and not self.has_run:
             self.charge.after(reply)
         if self.in_transaction() or not isinstance(op, StoreOperation):
             return  # within a transaction nothing has changed yet
@@ -210,7 +210,7 @@ class WebExchange(Exchange):
 
     def let_go(self) -> None:
         """The lease is no longer renewed."""
-        if self.begun:
+        if self.has_run:
             self.runtime.keeper.let_go(self.lease)
 
     def tell(self, answer: Answer, at_once: bool = False) -> None:
@@ -227,15 +227,16 @@ def shaped(
 ) -> Response:
     """A refusal in the shape that the policy has for it.
 
-    A shape that cannot be made is no reason to leave the caller without an answer.
+    Whatever a shape raises, ``SystemExit`` too, is only told: this may be on the way of the write
+    that settles a record, which must not be lost, and the caller has an answer all the same.
     """
-    render = plan.policy.refusal
+    policy, render = plan.policy, plan.policy.refusal
     if render is None or not isinstance(refused, ProblemResponse):
         return refused
     problem = replace(refused.problem, sent=sent)
     try:
-        return in_shape(problem, render(problem, request))
-    except Exception as error:
+        return in_shape(problem, render(problem, request), policy.replay_name)
+    except BaseException as error:
         events.emit("shape.failed", error=error, route=plan.label, code=problem.code)
         return refused
 

@@ -44,7 +44,7 @@ def start_task(work: Coroutine[Any, Any, T], running: set[asyncio.Task[Any]]) ->
 
 
 def hold_task(task: asyncio.Task[Any], running: set[asyncio.Task[Any]]) -> None:
-    """Somebody must: the event loop itself does not."""
+    """Keep a reference to a task until it ends: the event loop itself keeps only weak ones."""
     running.add(task)
     task.add_done_callback(running.discard)
 
@@ -78,9 +78,9 @@ class AsyncExchange(WebExchange):
         finally:
             await self.end()
 
-    def began(self, entry: Claimed) -> bool:
-        """`begin`, with the transaction that the claim has opened."""
-        in_time = self.begin(entry)
+    def start_run(self, entry: Claimed) -> bool:
+        """`new_run`, with the transaction that the claim has opened."""
+        in_time = self.new_run(entry)
         if self.transact is not None:
             self.run.transaction = self.transact.transaction
         return in_time

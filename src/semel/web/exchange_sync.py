@@ -49,7 +49,7 @@ class BlockingExchange(WebExchange):
         if isinstance(entry, Answer):
             self.tell(entry)
             return entry
-        in_time = self.begin(entry)
+        in_time = self.new_run(entry)
         if self.transact is not None:
             self.run.transaction = self.transact.transaction
         outcome = self.call() if in_time else too_late()

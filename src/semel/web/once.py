@@ -72,7 +72,7 @@ class AsyncFunctionExchange(AsyncExchange):
         if isinstance(entry, Answer):
             self.tell(entry)
             return entry
-        in_time = self.began(entry)
+        in_time = self.start_run(entry)
         return await asyncio.shield(self.spawn(self._run(function, in_time)))
 
     async def _run(self, function: Callable[[], Awaitable[Any]], in_time: bool) -> Answer:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.problems import CATALOGUE
-from semel.core.exchange.refusals import problem_document
+from semel.core.exchange.refusal_shapes import problem_document
 from semel.core.policy import Policy
 from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
 from semel.web.inventory import inventory

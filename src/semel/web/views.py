@@ -140,14 +140,14 @@ class _ViewExchange(WebExchange, Generic[F, V, P]):
         super().__init__(runtime, plan, request)
         self._view = view
         self._responses = responses
-        self._begun = SpooledBody()
+        self._buffered = SpooledBody()
         self._headers: Headers = ()
         self._error: BaseException | None = None
         self.status = 0
         self._made: F | None = None
 
     def _whole(self, behind: BaseException | None) -> ops.HandlerOutcome:
-        response = Response(self.status, self._headers, self._begun.whole())
+        response = Response(self.status, self._headers, self._buffered.whole())
         return ops.Returned(response, behind, self.run.has_raised(self.status))
 
     def _failed(self, error: BaseException) -> ops.HandlerOutcome:
@@ -155,7 +155,7 @@ class _ViewExchange(WebExchange, Generic[F, V, P]):
         self._error = error
         if self._made is not None:
             self.run.returned = True
-        if not self._begun.size:
+        if not self._buffered.size:
             return ops.Raised(error) if isinstance(error, Exception) else ops.Abandoned(error)
         # Begun but not finished: what was begun is the outcome, and it is not whole.
         return ops.Streaming(self.status, self._headers, error)
@@ -167,7 +167,7 @@ class _ViewExchange(WebExchange, Generic[F, V, P]):
 
     def close(self) -> None:
         """Release the response and the request body: neither is used any more."""
-        self._begun.close()
+        self._buffered.close()
         close(self.body)
         made = self.take()
         if made is not None:
@@ -231,8 +231,8 @@ class ViewExchange(_ViewExchange[F, F, Parts], BlockingExchange):
             behind = self.run.error_behind(self.status)
             self._rest = iter(parts.pieces)
             for piece in self._rest:
-                self._begun.write(piece)
-                if unkeepable(self.policy, self._begun):
+                self._buffered.write(piece)
+                if unkeepable(self.policy, self._buffered):
                     return ops.Streaming(self.status, self._headers, behind)
             return self._whole(behind)
         except BaseException as error:
@@ -242,7 +242,7 @@ class ViewExchange(_ViewExchange[F, F, Parts], BlockingExchange):
 
     def pieces(self) -> Iterator[bytes]:
         """The body from its start. Reading the rest is still part of the run."""
-        yield from self._begun.pieces()
+        yield from self._buffered.pieces()
         if self._error is not None:
             raise self._error
         while True:
@@ -357,7 +357,7 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
         if isinstance(entry, Answer):
             self.tell(entry)
             return entry
-        in_time = self.began(entry)
+        in_time = self.start_run(entry)
         task = self.spawn(self._run(in_time))
         try:
             return await asyncio.shield(task)
@@ -400,8 +400,8 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
             behind = self.run.error_behind(self.status)
             self._rest = aiter(parts.pieces)
             async for piece in self._rest:
-                self._begun.write(piece)
-                if unkeepable(self.policy, self._begun):
+                self._buffered.write(piece)
+                if unkeepable(self.policy, self._buffered):
                     return ops.Streaming(self.status, self._headers, behind)
             return self._whole(behind)
         except BaseException as error:
@@ -409,7 +409,7 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body from its start. Reading the rest is still part of the run."""
-        for piece in self._begun.pieces():
+        for piece in self._buffered.pieces():
             yield piece
         if self._error is not None:
             raise self._error

@@ -91,7 +91,7 @@ class WsgiExchange(BlockingExchange):
 
     __slots__ = (
         *("_app", "_environ", "_start_response"),
-        *("_begun", "_behind", "_by_router", "_error", "_headers", "_iterable"),
+        *("_buffered", "_behind", "_by_router", "_error", "_headers", "_iterable"),
         *("_raised", "_reader", "_rest", "_status_line"),
     )
 
@@ -104,7 +104,7 @@ class WsgiExchange(BlockingExchange):
         self._start_response = start_response
         self._status_line = ""
         self._headers: Headers = ()
-        self._begun = SpooledBody()
+        self._buffered = SpooledBody()
         self._iterable: Iterable[bytes] = ()
         self._rest: Iterator[bytes] = iter(())
         self._error: BaseException | None = None
@@ -136,19 +136,19 @@ class WsgiExchange(BlockingExchange):
             self._iterable = self._app(self._environ, self._start)
             self._rest = iter(self._iterable)
             for piece in self._rest:
-                self._begun.write(piece)
-                if unkeepable(self.policy, self._begun):
+                self._buffered.write(piece)
+                if unkeepable(self.policy, self._buffered):
                     return ops.Streaming(self._status, self._headers, self._behind)
             if not self._status_line:
                 raise RuntimeError("the application returned without an answer")
-            response = Response(self._status, self._headers, self._begun.whole())
+            response = Response(self._status, self._headers, self._buffered.whole())
             behind = self.run.error_behind(self._status) or self._behind
             raised = self._raised or self.run.has_raised(self._status)
             return ops.Returned(response, behind, raised, self._by_router)
         except BaseException as error:
             # An answer begins with its first byte: before it, a server takes the head back
             # (PEP 3333).
-            if not self._begun.size:
+            if not self._buffered.size:
                 return ops.Raised(error) if isinstance(error, Exception) else ops.Abandoned(error)
             # Begun but not finished: what was begun is the outcome, and it is not whole.
             self._error = error
@@ -162,7 +162,7 @@ class WsgiExchange(BlockingExchange):
         """The ``start_response`` that the application calls."""
         if self._status_line and exc_info is None:
             raise RuntimeError("the application started its answer twice")
-        if exc_info and self._begun.size:
+        if exc_info and self._buffered.size:
             raise exc_info[1]  # too late for another head, as PEP 3333 has it
         self._status_line = status
         try:
@@ -176,7 +176,7 @@ class WsgiExchange(BlockingExchange):
         # Now, while Flask's request is at hand.
         own = self._status in routes.ROUTERS_OWN
         self._by_router = own and routes.flask_router_answered(self._environ)
-        return self._begun.write
+        return self._buffered.write
 
     def _drain(self, headers: Headers) -> ops.Drained:
         """Push the started answer, and the rest as it comes, straight to the server."""
@@ -186,7 +186,7 @@ class WsgiExchange(BlockingExchange):
         write = self._start_response(self._status_line, _as_text(headers))
         leave = self.run.enter()  # reading the rest is still part of the run
         try:
-            for piece in chain(self._begun.pieces(), self._rest if self._error is None else ()):
+            for piece in chain(self._buffered.pieces(), self._rest if self._error is None else ()):
                 tally.add(piece)
                 write(piece)
         except BaseException as error:
@@ -197,7 +197,7 @@ class WsgiExchange(BlockingExchange):
 
     def close(self) -> None:
         """Release bodies, and close the application's answer: frameworks clean up there."""
-        self._begun.close()
+        self._buffered.close()
         close(self.body)
         if self._reader is not None:
             self._reader.close()

@@ -21,11 +21,11 @@ HELD = ("after Claim 1", "before effect 1", "after effect 1", "before Complete 1
 
 REACH = {
     **dict.fromkeys(PLAIN, 18),
-    **dict.fromkeys(DEFERRED, 8),
-    **dict.fromkeys(STREAMED, 22),
-    "released": 18,
-    "resumed": 20,
-    "atomic": 24,
+    **dict.fromkeys(DEFERRED, 14),
+    **dict.fromkeys(STREAMED, 28),
+    "released": 24,
+    "resumed": 26,
+    "atomic": 30,
 }
 """More places than a retry has, so that the last one lives."""
 

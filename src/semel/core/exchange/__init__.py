@@ -24,6 +24,7 @@ them is explored in tests/proof/explorer.
     answers            what a record says to a request that may not run
     replay             how an answer looks the first time and every time after
     problems           every refusal, as an RFC 9457 document
+    refusal_shapes     the same in the shapes of other APIs
     atomic             both halves in one transaction of the application
     deferred           the request is left to the worker
     settings_changed   are keys still made the way the store remembers

@@ -185,7 +185,7 @@ class Remembered:
         return _retired(ex) if _is_retired(ex, record) else self._repeated(ex)
 
     def _repeated(self, ex: Exchange) -> Answer:
-        """Most retries ask in the way of the one before."""
+        """The answer, made once for all retries that ask in the same way, as most do."""
         said, policy = self._said, ex.policy
         how = (ex.accept_encoding, ex.cross_origin)
         if said is not None and said[0] is policy and said[1:3] == how:

@@ -189,7 +189,7 @@ def claim_of(ex: Exchange) -> Claim:
 
 
 def seize(ex: Exchange) -> Flow[Claimed | Found | Stale]:
-    """A claim whose answer never came does not run the handler; it is taken back."""
+    """Send the claim. If its answer never comes, the handler does not run and it is taken back."""
     try:
         reply: Claimed | Found | Stale = yield claim_of(ex)
     except (StoreError, Interrupted) as error:
@@ -233,7 +233,7 @@ def meet(ex: Exchange, found: Found) -> Flow[_Step]:
 
 
 def differs(ex: Exchange, record: Record) -> bool:
-    """An erased record has no fingerprint any more, and refuses everything alike."""
+    """Whether the record was made by another request. An erased one cannot tell any more."""
     return record.fingerprint != "" and not ex.prints.match(record)
 
 

@@ -1,6 +1,6 @@
 """Every refusal semel can send, with stable codes: RFC 9457 problem documents.
 
-A policy may put them into another shape (``refusal=``, `core/exchange/refusals.py`).
+A policy may put them into another shape (``refusal=``, `core/exchange/refusal_shapes.py`).
 
 A refusal never echoes the key. ``retryable`` tells a client whether the same request with the same
 key may succeed later without anybody changing it.
@@ -9,12 +9,13 @@ key may succeed later without anybody changing it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from semel.core.frozen import frozen
-from semel.core.records import Headers, Micros, Response
+from semel.core.records import Header, Headers, Micros, Response
 
 DOCS: Final = "https://semel.readthedocs.io/reference/problems/"
 """Where the documentation answers a problem's ``type``: a page for each."""
@@ -236,7 +237,7 @@ class Problem:
     extra: Mapping[str, object] = MappingProxyType({})
     """What some problems say besides, such as ``differing_fields``."""
     sent: bytes = b""
-    """The body of the request, as far as it was read when it was refused."""
+    """The body of the request; empty where it is large, or was not read yet."""
 
     @property
     def type(self) -> str:
@@ -294,16 +295,36 @@ def said_by_semel(problem: Problem) -> Headers:
 
 
 _NO_STORE: Final = (b"cache-control", b"no-store")
-_SAID_BY_SEMEL: Final = frozenset({b"cache-control", b"retry-after", b"content-length"})
+PROBLEM_HEADER: Final = b"idempotency-problem"
+"""Tells the code and whether a retry helps where the body is in another shape."""
+_SAID_BY_SEMEL: Final = frozenset(
+    {
+        *(b"cache-control", b"retry-after", b"content-length", b"date", PROBLEM_HEADER),
+        *(b"idempotent-replayed", b"idempotency-expires"),
+        # one connection's affair (RFC 9110, 7.6.1)
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
+        b"transfer-encoding",
+    }
+)
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 
 
-def in_shape(problem: Problem, rendered: object) -> Response:
-    """What a ``refusal=`` function made of a problem; status and pause stay as they are."""
+def in_shape(problem: Problem, rendered: object, replay_name: bytes = b"") -> Response:
+    """What a ``refusal=`` function made of a problem; raises where no server could send that.
+
+    The status, the pause, and what else semel says of an answer stay as they are.
+    """
     if not isinstance(rendered, Response) or not isinstance(rendered.body, bytes):
         raise TypeError(f"refusal= must return a semel.Response, not {type(rendered).__name__}")
-    theirs = [
-        (bytes(name), bytes(text))
-        for name, text in rendered.headers
-        if name.lower() not in _SAID_BY_SEMEL
-    ]
-    return Response(problem.status, (*theirs, *said_by_semel(problem)), rendered.body)
+    theirs: list[Header] = []
+    for name, text in rendered.headers:
+        if not (isinstance(name, bytes) and isinstance(text, bytes)):
+            raise TypeError("refusal= must return headers as pairs of bytes")
+        if not (_NAME.fullmatch(name) and _VALUE.fullmatch(text)):
+            raise ValueError(f"refusal= returned a header that cannot be sent: {name!r}")
+        if name.lower() not in _SAID_BY_SEMEL and name.lower() != replay_name:
+            theirs.append((name, text))
+    told = b"%b;retryable=?%d" % (problem.code.encode(), problem.retryable)
+    ours = ((PROBLEM_HEADER, told), *said_by_semel(problem))
+    return Response(problem.status, (*theirs, *ours), rendered.body)

@@ -35,9 +35,9 @@ __all__ = [
 Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
 
 MAX_FIELDS = 64
-"""Of so many fields, the first by name, is compared which ones differ."""
+"""How many fields, the first by name, are remembered to tell which ones differ."""
 _LONG_FIELD = 4096
-"""Of a longer one its digest is kept while the request is served."""
+"""A longer field is replaced by its digest while the request is served."""
 
 
 # --- settings

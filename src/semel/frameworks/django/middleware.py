@@ -45,7 +45,7 @@ from semel.log import log
 from semel.runtime.operation import current_run, returned
 from semel.runtime.transactions import AsyncTransact, Transact
 from semel.stores.django.database import testing
-from semel.web.exchange import WebExchange
+from semel.web.exchange import WebExchange, shaped
 from semel.web.exchange_async import start_task
 from semel.web.pipeline import OUTER, own_run, refuse_awaiting
 from semel.web.request_events import tell_refusal
@@ -189,10 +189,11 @@ class SemelMiddleware:
             return _response(refuse("misconfigured"))
         refused = keep_body(request, policy) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
         if refused is not None:
-            label = routes.label_of(method, match)
+            label, events = routes.label_of(method, match), self.guard.events
             if isinstance(refused, ProblemResponse):
-                tell_refusal(self.guard.events, Refusal(refused), policy, method, label)
-            return _response(refused)
+                tell_refusal(events, Refusal(refused), policy, method, label)
+            plan = self.guard.runtime.plan(label, self.guard.bind(policy))
+            return _response(shaped(plan, refused, view_request(request).request, events))
         databases: set[str] = getattr(view, "_non_atomic_requests", set())
         if type(databases) is set:
             view._non_atomic_requests = _WhereClaimed(databases)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from semel.core import operations as ops
-from semel.core.records import Case, Fence, Glimpse, Identity, Micros, State
+from semel.core.records import ABANDONED, Case, Fence, Glimpse, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import route_of
 from semel.core.texts import indexed, shown
@@ -126,7 +126,7 @@ class MemoryMaintenance:
 
             def fill(op: ops.Abandon, left: Row, now: Micros) -> None:
                 keep(left, op.snapshot, terms, now)
-                left.reason = "nobody ran it in time"
+                left.reason = ABANDONED
 
             return RecordEvent.ABANDON, fill
 

@@ -7,7 +7,8 @@ in every shape. None of them shows the key.
 from __future__ import annotations
 
 import json
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
 from semel.core.exchange.problems import Problem, ProblemResponse
 from semel.core.records import Header, Request, Response
@@ -83,6 +84,8 @@ def json_api(problem: Problem, request: Request) -> Response:
 
 _BAD_REQUESTS: Final = frozenset({"missing-key", "malformed-key", "malformed-body"})
 _INVALID_REQUEST, _SERVER_ERROR = -32600, -32000
+_LONGEST_ID: Final = 256
+_LARGEST_ID: Final = 2**63
 
 
 def json_rpc(problem: Problem, request: Request) -> Response:
@@ -90,14 +93,22 @@ def json_rpc(problem: Problem, request: Request) -> Response:
 
     ``id`` is that of the call, and null where the call cannot be read, or is a batch.
     """
-    try:
-        call = json.loads(problem.sent)
-    except (ValueError, RecursionError):
-        call = None
-    number = call.get("id") if isinstance(call, dict) else None
     code = _INVALID_REQUEST if problem.code in _BAD_REQUESTS else _SERVER_ERROR
     error = {"code": code, "message": problem.title, "data": problem.document()}
-    return _json(problem, {"jsonrpc": "2.0", "id": number, "error": error})
+    return _json(problem, {"jsonrpc": "2.0", "id": _call_id(problem.sent), "error": error})
+
+
+def _call_id(sent: bytes) -> str | int | float | None:
+    """A text or a number, as the specification has it, that is no burden to repeat."""
+    try:
+        call: Any = json.loads(sent)
+        given: Any = call["id"]
+    except (ValueError, RecursionError, TypeError, LookupError):
+        return None
+    if isinstance(given, str):
+        return given if len(given) <= _LONGEST_ID else None
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    return given if number and isfinite(given) and abs(given) < _LARGEST_ID else None
 
 
 def _json(

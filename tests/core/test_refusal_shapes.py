@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.exchange import refusals
+from semel.core.exchange import refusal_shapes as refusals
 from semel.core.exchange.problems import CATALOGUE, Problem, in_shape, refuse
 from semel.core.frozen import replace
 from semel.core.records import HeaderView, Request, Response
@@ -99,6 +99,13 @@ def test_json_api_has_one_error_object_with_texts() -> None:
         (b"{", None),
         (b"", None),
         (b"[" * 100_000, None),
+        (b'{"id": NaN}', None),
+        (b'{"id": 1e999}', None),
+        (b'{"id": true}', None),
+        (b'{"id": {"a": 1}}', None),
+        (b'{"id": ' + b"[" * 900 + b"]" * 900 + b"}", None),
+        (b'{"id": "' + b"x" * 300 + b'"}', None),
+        (b'{"id": ' + b"9" * 300 + b"}", None),
     ],
 )
 def test_json_rpc_answers_the_call_that_was_sent(sent: bytes, number: object) -> None:
@@ -121,4 +128,9 @@ def test_a_shape_cannot_change_the_status_or_the_pause() -> None:
     )
     made = in_shape(problem("in-flight", retry_after=1), theirs)
     assert made.status == 409
-    assert made.headers == ((b"x", b"y"), (b"cache-control", b"no-store"), (b"retry-after", b"1"))
+    assert made.headers == (
+        (b"x", b"y"),
+        (b"idempotency-problem", b"in-flight;retryable=?1"),
+        (b"cache-control", b"no-store"),
+        (b"retry-after", b"1"),
+    )
