@@ -207,7 +207,7 @@ async def test_a_shutdown_that_fails_closes_the_guard_too(make_guard: MakeGuard)
 async def test_changed_settings_stop_the_start(make_guard: MakeGuard) -> None:
     store = FaultyBackend()
     make_guard(store).start()
-    changed = make_guard(store, policy=semel.stripe()).asgi(Starlette())
+    changed = make_guard(store, policy=semel.ietf(scope="tenant")).asgi(Starlette())
     with pytest.raises(semel.SettingsChanged):
         await live(changed)
     reply, _ = await call(changed, Ask())

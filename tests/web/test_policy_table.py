@@ -23,7 +23,7 @@ Fate = Literal["keep", "release", "unknown", "receipt"]
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "ietf": semel.ietf,
-    "stripe": semel.stripe,
+    "stripe": lambda: semel.stripe(refusal=semel.refusals.problem_document),
     "accepted": semel.accepted,
     "payments": lambda: semel.payments(
         probe=None, in_flight="wait", wait=timedelta(milliseconds=1)
