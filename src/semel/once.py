@@ -92,7 +92,8 @@ class OnceCall:
 
     def _given(self) -> tuple[Runtime, RoutePlan, Request]:
         runtime = self._guard.runtime
-        plan = runtime.plan(ONCE_ROUTE.format(self._name), self._policy, self._route)
+        label, registered = ONCE_ROUTE.format(self._name), self._name in runtime.probes
+        plan = runtime.plan(label, self._policy, self._route, probe=registered)
         return runtime, plan, self._request
 
     def _open(self, ex: WebExchange) -> Answer | None:

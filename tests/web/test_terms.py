@@ -26,9 +26,9 @@ from starlette.routing import Host, Mount, Route, Router
 
 import semel
 from semel.cli.doctor import checkup
-from semel.core.operations.maintenance import Browse
-from semel.core.operations.requests import Recall, Recalled
-from semel.core.records import Case, Identity, State
+from semel.core.operations.maintenance import Browse, Sweep
+from semel.core.operations.requests import Claim, Recall, Recalled
+from semel.core.records import Case, Fence, Identity, OnLapse, State
 from semel.core.unknown.settlement import Settled
 from semel.frameworks.flask import install
 from semel.outbox import signatures
@@ -37,6 +37,7 @@ from semel.worker.deliveries import Deliveries
 from semel.worker.reconciler import Reconciler, UnknownRoute
 from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen
+from tests.waiting import until
 
 KEY = {"Idempotency-Key": "9b2f6a1e-7c1d-4b3a-8f00-0123456789ab"}
 SOON = timedelta(microseconds=1)
@@ -384,6 +385,37 @@ async def test_what_is_done_once_under_its_own_policy_has_no_other_probe(shop: S
         operator.probe_now(identity)
     shop.guard.probe("parcel")(carrier)
     assert isinstance(await asyncio.to_thread(operator.probe_now, identity), Settled)
+
+
+@pytest.mark.parametrize(("policy_asks", "registered"), [(0, 0), (1, 0), (0, 1)])
+async def test_a_function_that_nobody_can_be_asked_about_is_a_dead_letter(
+    shop: Shop, policy_asks: bool, registered: bool
+) -> None:
+    """It lapsed, and no worker knows its name; where somebody can be asked it is left to those."""
+    policy = semel.payments(probe=carrier if policy_asks else None)
+    another = Shop(Path(shop.url.removeprefix("sqlite:///")).parent)
+    if registered:
+        another.guard.probe("parcel")(carrier)
+    another.guard.once(KEY["Idempotency-Key"], lambda: 1, name="parcel", policy=policy)
+    store = shop.guard.backend.blocking()
+    kept = shop.case()
+    assert kept.terms is not None
+    lapsed = Claim(
+        *(Identity(b"l" * 32), Fence(b"f" * 16), "v1.raw.sha256.x", b"", kept.origin, 1),
+        *(OnLapse.UNKNOWN,),
+        terms=kept.terms.id,
+    )
+    store.perform(lapsed)
+    until(lambda: store.perform(Sweep(10)).counts)  # its lease is a microsecond
+    ear = listen(shop.guard)
+    await round_of(Reconciler(shop.guard))
+    found = store.perform(Recall(lapsed.identity))
+    assert isinstance(found, Recalled)
+    assert found.case.record.state is State.UNKNOWN
+    left_alone = policy_asks or registered
+    assert (found.case.due_at is None) is not left_alone
+    assert [event["came"] for event in ear.all("reconcile")] == ([] if left_alone else ["given_up"])
+    another.guard.close()
 
 
 async def test_a_check_up_tells_what_nobody_here_will_do(shop: Shop) -> None:

@@ -125,16 +125,19 @@ class Runtime:
 
     # ── routes ────────────────────────────────────────────────────────────────────────────────────
 
-    def plan(self, label: str, policy: Policy, route: str = "") -> RoutePlan:
+    def plan(
+        self, label: str, policy: Policy, route: str = "", *, probe: bool = False
+    ) -> RoutePlan:
         """What is the same for every request of a route. ``route``: in its terms, if not the label.
 
-        Policies may be made for every call: then so is the plan.
+        ``probe``: somebody else than the policy's own can be asked. Policies may be made for every
+        call: then so is the plan.
         """
         made = self._plans.get(label)
         if made is None or made.policy is not policy:
             if len(self._plans) >= MAX_PLANS:
                 self._plans = {}
-            asks = policy.probe is not None or (policy.resumable and bool(self.probes))
+            asks = probe or policy.probe is not None or (policy.resumable and bool(self.probes))
             terms = policy.terms(self._application, route or label, probe=asks)
             made = self._plans[label] = RoutePlan(label, policy, terms)
             made.enrolled = (label, terms.id) in self._enrolled

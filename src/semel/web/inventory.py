@@ -384,6 +384,11 @@ ONCE_ROUTE = "once {}"
 """The route of a function that runs `once` under a policy of its own, by its name."""
 
 
+def is_function(route: str) -> bool:
+    """Whether the name of a route is that of a function that runs `once`."""
+    return route.startswith(ONCE_ROUTE.format(""))
+
+
 class KnownRoutes:
     """The policies of one application: the guard's own, of listed routes, and of tags.
 

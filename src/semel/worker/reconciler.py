@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -18,7 +19,7 @@ from semel.log import log
 from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
 from semel.runtime.events import short
 from semel.runtime.leases import new_fence
-from semel.web.inventory import KnownRoutes
+from semel.web.inventory import KnownRoutes, is_function
 from semel.worker.flow_runner import PATIENCE, FlowRunner
 from semel.worker.worker import Round, counts_note
 
@@ -79,12 +80,13 @@ class Reconciler:
 
     async def _look_around(self) -> None:
         """Emit now and then what is due on routes unknown here: it shows a wrong deployment."""
-        if not self._guard.events.heard and not log.isEnabledFor(WARNING):
-            return
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _LOOK_EVERY
         waiting = (await self._runner.aperform(ops.CountDue(_MOST))).routes
+        await self._give_up_functions(waiting)
+        if not self._guard.events.heard and not log.isEnabledFor(WARNING):
+            return
         left = {
             f"{which[0]} {which[1]}".strip() if which else "of no known terms": count
             for which, count in waiting.items()
@@ -93,6 +95,28 @@ class Reconciler:
         count, routes = sum(left.values()), ", ".join(sorted(left)[:_NAMED])
         level = WARNING if count else NONE
         self._guard.events.emit("left_alone", level=level, count=count, routes=routes)
+
+    async def _give_up_functions(self, waiting: Iterable[tuple[str, str] | None]) -> None:
+        """Make dead letters of functions whose own terms say that nobody can be asked.
+
+        No worker knows the names of functions that run `once`, except those with a probe. What
+        lapsed of the others would be unknown, and due, for ever.
+        """
+        mine = [which[1] for which in waiting if which and which[0] == self._guard.name]
+        known = self._routes.known().routes
+        functions = [route for route in mine if is_function(route) and route not in known]
+        if not functions:
+            return
+        scope = ops.RouteScope(self._guard.name, tuple(functions))
+        due = await self._runner.aperform(ops.Due(ops.Work.UNKNOWN, self._batch, scope))
+        for case in due.cases:
+            if case.terms is None or case.terms.probe:
+                continue
+            record, why = case.record, "a dead letter: nobody can be asked"
+            await self._runner.aperform(
+                ops.Inquire(record.identity, record.fence, case.tries, None)
+            )
+            emit_reconcile(self._guard, case, "given_up", ERROR, reason=why)
 
     async def _ask(self, case: Case, now: Micros) -> str:
         """Ask about one record; returns one word for the result. An error harms no other record."""
