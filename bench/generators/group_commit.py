@@ -36,7 +36,7 @@ def rows(count: int) -> list[dict[str, Any]]:
         "method": "POST",
         "path": "/payments",
         "key": "key-1",
-        "after_lapse": "unknown",
+        "on_lapse": "unknown",
         "lease": LEASE,
         "fresh_until": None,
         "request": None,
