@@ -30,6 +30,9 @@ from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 OWN = str(Path(semel.__file__).parent)
 WARM = 20
 """Requests before the one that counts."""
+SELDOM = frozenset({"_http_date"})
+"""Done once in a second, and not in every request: whether it falls into the one that counts is
+luck."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Meter:
         if not self._counting or event != "call":
             return
         code = frame.f_code
-        if code.co_filename.startswith(OWN):
+        if code.co_filename.startswith(OWN) and code.co_name not in SELDOM:
             self.calls[code.co_filename[len(OWN) + 1 :], code.co_qualname] += 1
         if code.co_name == "__init__":  # that of frozen classes was made of text, and is in no file
             made, maker = frame.f_locals[code.co_varnames[0]], frame.f_back
@@ -96,7 +99,8 @@ class Steps:
         sys.settrace(None)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith((OWN, "<string>")):  # or made of text: `frozen`
+        code = frame.f_code  # in our files, or made of text: `frozen`
+        if not code.co_filename.startswith((OWN, "<string>")) or code.co_name in SELDOM:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         self.count += event == "opcode"
