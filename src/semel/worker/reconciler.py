@@ -110,25 +110,22 @@ class Reconciler:
         scope = ops.RouteScope(self._guard.name, tuple(functions))
         due = await self._runner.aperform(ops.Due(ops.Work.UNKNOWN, self._batch, scope))
         for case in due.cases:
-            if case.terms is None or case.terms.probe:
-                continue
-            record, why = case.record, "a dead letter: nobody can be asked"
-            await self._runner.aperform(
-                ops.Inquire(record.identity, record.fence, case.tries, None)
-            )
-            emit_reconcile(self._guard, case, "given_up", ERROR, reason=why)
+            if case.terms is not None and not case.terms.probe:
+                await self._give_up(case, "a dead letter: nobody can be asked")
+
+    async def _give_up(self, case: Case, why: str, error: BaseException | None = None) -> str:
+        """Make a dead letter of a record without asking anybody."""
+        came = emit_reconcile(self._guard, case, "given_up", ERROR, reason=why, error=error)
+        record = case.record
+        await self._runner.aperform(ops.Inquire(record.identity, record.fence, case.tries, None))
+        return came
 
     async def _ask(self, case: Case, now: Micros) -> str:
         """Ask about one record; returns one word for the result. An error harms no other record."""
         try:
             doubt = doubt_of(self._guard, self._routes, case, now)
         except StoreCorrupt as error:  # its journal: nobody can be asked about it
-            record, why = case.record, "it cannot be asked about"
-            emit_reconcile(self._guard, case, "given_up", ERROR, reason=why, error=error)
-            await self._runner.aperform(
-                ops.Inquire(record.identity, record.fence, case.tries, None)
-            )
-            return "given_up"
+            return await self._give_up(case, "it cannot be asked about", error)
         try:
             inspection = await self._runner.arun(reconcile(doubt, new_fence(), jitter()))
         except StoreError as error:
