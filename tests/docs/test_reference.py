@@ -34,7 +34,7 @@ from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Ret
 from semel.core.policy import OPTION_NAMES, Policy
 from semel.core.records import Response, State
 from semel.core.recovery.journal import Journal, PointKind
-from semel.core.request import forms
+from semel.core.request import content_type
 from semel.core.request.canonical_json import MAX_DEPTH, MAX_VALUES
 from semel.core.request.comparison import MAX_NAMED
 from semel.core.request.fingerprint import MAX_FIELDS
@@ -221,7 +221,7 @@ def test_the_limits_of_fingerprints_are_the_ones_in_force() -> None:
     text = page("docs/reference/fingerprints.md").text
     assert f"nested deeper than {MAX_DEPTH}" in text
     assert f"more than {MAX_VALUES:,} values" in text
-    assert MAX_VALUES == forms.MAX_FIELDS
+    assert MAX_VALUES == content_type.MAX_FIELDS
     assert f"up to {MAX_NAMED} names" in text
     assert f"each of the first {MAX_FIELDS} fields" in text
 

@@ -24,10 +24,9 @@ from semel.core.operations.audit import BrowseAudit
 from semel.core.records import Identity
 from semel.core.recovery import journal
 from semel.core.request.canonical_json import canonicalise
-from semel.core.request.forms import read_multipart, read_urlencoded
-from semel.core.request.json_pointer import parse_pointer, write_pointer
+from semel.core.request.content_type import media_type, read_multipart, read_urlencoded
+from semel.core.request.fingerprint import parse_pointer, write_pointer
 from semel.core.request.keys import canonical_path, parse_key
-from semel.core.request.media_type import media_type
 from semel.core.stored import requests, sealed, snapshot
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures

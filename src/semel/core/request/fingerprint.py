@@ -20,17 +20,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from semel.core.frozen import derived, frozen, is_async, value
 from semel.core.records import Request
 from semel.core.request.canonical_json import Value, canonicalise, usual_form
-from semel.core.request.forms import Fields, read_multipart, read_urlencoded
-from semel.core.request.json_pointer import Pointer, drop, parse_pointer, pick, write_pointer
-from semel.core.request.media_type import Media, media_type
+from semel.core.request.content_type import Media, media_type, read_multipart, read_urlencoded
 from semel.errors import ConfigurationError
-
-__all__ = [
-    "Fingerprint",
-    "FingerprintRule",
-    "fingerprint",
-    "matches",
-]
 
 Kind: TypeAlias = Literal["json", "form", "multipart", "raw", "by"]
 
@@ -41,6 +32,8 @@ _LONG_FIELD = 4096
 
 
 # --- settings
+
+Pointer: TypeAlias = tuple[str, ...]
 
 
 @frozen
@@ -132,11 +125,68 @@ def _listed(pointers: Iterable[Pointer]) -> str:
     return json.dumps([write_pointer(pointer) for pointer in pointers], separators=(",", ":"))
 
 
+# --- the fields that are included or left out: names and JSON Pointers (RFC 6901)
+
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+def parse_pointer(text: str) -> Pointer:
+    """The steps down to a field: `/a/b` is a pointer, a plain name a top-level member."""
+    if not text:
+        raise ConfigurationError("A field name must not be empty.")
+    if not text.startswith("/"):
+        return (text,)
+    if _BAD_ESCAPE.search(text):
+        raise ConfigurationError(f"{text!r} is not a JSON Pointer: write ~ as ~0 and / as ~1.")
+    # The order matters: ~01 is ~1, not / (RFC 6901 4).
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
+
+
+def write_pointer(pointer: Pointer) -> str:
+    """The one spelling of a pointer; a plain name becomes one too."""
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in pointer)
+
+
 def _prune(
     included: tuple[Pointer, ...] | None, excluded: tuple[Pointer, ...], value: Value
 ) -> Value:
-    kept = drop(value, excluded)
-    return kept if included is None else pick(kept, included)
+    """What counts of a JSON value, which is changed in place.
+
+    Of the included fields that are there, an object is made, each under its pointer.
+    """
+    for *steps, last in excluded:
+        for parent in _resolve(value, steps):
+            if isinstance(parent, dict):
+                parent.pop(last, None)
+            elif isinstance(parent, list) and (index := _index(parent, last)) is not None:
+                parent[index] = None  # deleting it would shift the elements that follow
+    if included is None:
+        return value
+    picked: dict[str, Value] = {}
+    for pointer in included:
+        # A top-level member keeps its name, for people; one that looks like a pointer does not.
+        plain = len(pointer) == 1 and not pointer[0].startswith("/")
+        for found in _resolve(value, pointer):
+            picked[pointer[0] if plain else write_pointer(pointer)] = found
+    return picked
+
+
+def _resolve(value: Value, steps: Iterable[str]) -> tuple[Value, ...]:
+    """What the steps lead to, or nothing: null is a value."""
+    for step in steps:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and (index := _index(value, step)) is not None:
+            value = value[index]
+        else:
+            return ()
+    return (value,)
+
+
+def _index(items: list[Value], step: str) -> int | None:
+    index = int(step) if _INDEX.fullmatch(step) else len(items)
+    return index if index < len(items) else None
 
 
 # --- the fingerprint
@@ -191,17 +241,19 @@ def fingerprint(
             data, members = usual
             digest = sha256(b"%b%b\n%d" % (frame.before_json, data, len(data))).digest()
             return Fingerprint(_text("json", "sha256", digest, None), members, "json", digest)
-    query = request.query
     if recipe.by is None:
-        content = _content(request, body, recipe)
+        content, query = _content(request, body, recipe), request.query
     else:
-        content, query = _chosen(request, body, recipe.by), b""
+        # Query and media type are left out too: the function sees them and decides.
+        chosen: object = recipe.by(request, body if isinstance(body, bytes) else b"".join(body))
+        if not isinstance(chosen, bytes):
+            found = type(chosen).__name__
+            raise TypeError(f"The function given as by= returned {found}, not bytes.")
+        content, query = _Content("by", "", "", chosen, {}), b""
     digest = _digest(request.method, request.escaped or request.path, query, content)
-    if recipe.secrets:
-        key_id, secret = recipe.secrets[0]
-        text = _text(content.kind, f"hmac-{key_id}", digest, secret)
-    else:
-        text = _text(content.kind, "sha256", digest, None)
+    key_id, secret = recipe.secrets[0] if recipe.secrets else ("", None)
+    seal = "sha256" if secret is None else f"hmac-{key_id}"
+    text = _text(content.kind, seal, digest, secret)
     return Fingerprint(text, _first(content.fields), content.kind, digest)
 
 
@@ -242,20 +294,6 @@ def _first(fields: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return first
 
 
-def _chosen(
-    request: Request, body: bytes | Iterable[bytes], by: Callable[[Request, bytes], bytes]
-) -> _Content:
-    # Query and media type are left out too: the function sees them and decides.
-    whole = body if isinstance(body, bytes) else b"".join(body)
-    return _Content("by", "", "", _octets(by(request, whole)), {})
-
-
-def _octets(chosen: object) -> bytes:
-    if not isinstance(chosen, bytes):
-        raise TypeError(f"The function given as by= returned {type(chosen).__name__}, not bytes.")
-    return chosen
-
-
 def _content(request: Request, body: bytes | Iterable[bytes], recipe: FingerprintRule) -> _Content:
     headers, encoding = request.headers, ""
     media = media_type(headers.joined(b"content-type"))
@@ -267,16 +305,13 @@ def _content(request: Request, body: bytes | Iterable[bytes], recipe: Fingerprin
         # Not decoded: nobody here inflates a body before the application has agreed to its size.
         return _Content("raw", media.unread, encoding, body, {})
     body = body if isinstance(body, bytes) else b"".join(body)
-    read = _json(body, media, recipe) if media.reader == "json" else _form(body, media, recipe)
+    if media.reader != "json":
+        read = _form(body, media, recipe)
+    elif (canonical := canonicalise(body, recipe._prune)) is not None:
+        read = _Content("json", media.text, "", *canonical)
+    else:
+        read = None
     return read or _Content("raw", media.unread, "", body, {})
-
-
-def _json(body: bytes, media: Media, recipe: FingerprintRule) -> _Content | None:
-    canonical = canonicalise(body, recipe._prune)
-    if canonical is None:
-        return None
-    data, members = canonical
-    return _Content("json", media.text, "", data, members)
 
 
 def _form(body: bytes, media: Media, recipe: FingerprintRule) -> _Content | None:
@@ -284,27 +319,20 @@ def _form(body: bytes, media: Media, recipe: FingerprintRule) -> _Content | None
     read = read_urlencoded(body) if kind == "form" else read_multipart(body, media.boundary)
     if read is None:
         return None
-    kept = _select(read.fields, recipe)
-    fields: dict[str, bytes] = {}
-    for octets, text in kept.items():
-        if octets in read.nameless:
-            continue
-        name = octets.decode("utf-8", "backslashreplace")
-        fields[name] = fields.get(name, b"") + text
-    return _Content(kind, media.text, "", kept.values(), fields)
-
-
-def _select(fields: Fields, recipe: FingerprintRule) -> Fields:
     # Forms are flat: a pointer that leads deeper is meant for JSON and names nothing here.
-    excluded = {step.encode() for step, *deeper in recipe._excluded if not deeper}
-    included = None
+    kept = read.fields.copy()
     if recipe._included is not None:
         included = {step.encode() for step, *deeper in recipe._included if not deeper}
-    return {
-        name: value
-        for name, value in fields.items()
-        if name not in excluded and (included is None or name in included)
-    }
+        kept = {name: text for name, text in kept.items() if name in included}
+    for step, *deeper in recipe._excluded:
+        if not deeper:
+            kept.pop(step.encode(), None)
+    fields: dict[str, bytes] = {}
+    for octets, text in kept.items():
+        if octets not in read.nameless:
+            name = octets.decode("utf-8", "backslashreplace")
+            fields[name] = fields.get(name, b"") + text
+    return _Content(kind, media.text, "", kept.values(), fields)
 
 
 def _digest(method: str, path: str, query: bytes, content: _Content) -> bytes:
