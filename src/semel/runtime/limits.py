@@ -14,10 +14,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.admit import TurnedAway, resting, throttled
-from semel.core.exchange.answers import Answer
+from semel.core.exchange.answers import Answer, answered
 from semel.core.exchange.exchange import Exchange
 from semel.core.exchange.problems import refuse
-from semel.core.exchange.status import answered
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
 from semel.core.maintenance import digest

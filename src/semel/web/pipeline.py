@@ -14,10 +14,9 @@ from semel.core.exchange.admit import (
     admit,
     who_asks,
 )
-from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.answers import Answer, Outcome, StatusCall, answered, status
 from semel.core.exchange.exchange import WorkerRun
 from semel.core.exchange.problems import ProblemResponse, refuse
-from semel.core.exchange.status import StatusCall, answered, status
 from semel.core.flow import Flow
 from semel.core.frozen import is_async
 from semel.core.policy import SAFE_METHODS, Policy, RoutePlan, ietf

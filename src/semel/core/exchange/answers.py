@@ -1,22 +1,27 @@
-"""Answers: what an exchange comes to, and what a record says to those who may not run."""
+"""Answers: what an exchange comes to, and what a record says to those who may not run.
+
+To them belong the callers of the status resource, who ask how an accepted request is doing.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 
+from semel.core import operations as ops
 from semel.core.exchange import replay
 from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, ask
-from semel.core.frozen import value
-from semel.core.operations.handler import Render
-from semel.core.operations.requests import Fetch, Found, NoRecord, Recall, Recalled
+from semel.core.frozen import frozen, value
 from semel.core.policy import Policy
-from semel.core.records import Micros, Record, Response, State
+from semel.core.records import Case, Identity, Micros, Record, Response, State
 from semel.core.stored import snapshot
 from semel.core.stored.snapshot import Snapshot
+from semel.core.texts import shown
 from semel.errors import SchemaError, StoreError
 
 
@@ -77,9 +82,7 @@ def from_record(ex: Exchange, record: Record | None, now: Micros) -> Flow[Answer
         case State.UNKNOWN:
             return unknown(ex, (yield from _somebody_is_asked(ex)))
         case State.COMPLETED if not record.past_retention(now):
-            if _is_retired(ex, record):
-                return _retired(ex)
-            return (yield from _replay(ex, record))
+            return _retired(ex, record) or (yield from _replay(ex, record))
         case State.COMPLETED | State.EXPIRED:
             return Answer(ex.refusal("key-expired"), Outcome.EXPIRED)
         case _:
@@ -91,24 +94,13 @@ def _somebody_is_asked(ex: Exchange) -> Flow[bool]:
     if not ex.can_ask:
         return False
     try:
-        reply = yield from ask(Recall(ex.identity))
+        reply = yield from ask(ops.Recall(ex.identity))
     except StoreError:
         return True  # the record itself was read: only how long to wait is not known
-    return not (isinstance(reply, Recalled) and reply.case.due_at is None)
+    return not (isinstance(reply, ops.Recalled) and reply.case.due_at is None)
 
 
-def kept_answer(record: Record) -> Flow[Snapshot | None]:
-    """What was kept of a completed record; None when it is another by now."""
-    blob = record.snapshot or b""
-    if snapshot.is_head(blob):
-        reply = yield from ask(Fetch(record.identity, record.fence, blob))
-        if isinstance(reply, NoRecord):
-            return None
-        blob = reply.snapshot
-    return snapshot.decode(blob)
-
-
-def usual_replay(ex: Exchange, found: Found) -> Answer | None:
+def usual_replay(ex: Exchange, found: ops.Found) -> Answer | None:
     """The answer of a completed record to the same request, as most retries get it; else None.
 
     Not retired, not past its retention, not large, in no content coding, by no ``on_replay``:
@@ -129,19 +121,23 @@ def usual_replay(ex: Exchange, found: Found) -> Answer | None:
 
 
 def _replay(ex: Exchange, record: Record) -> Flow[Answer]:
+    blob = record.snapshot or b""
     try:
-        kept = yield from kept_answer(record)
+        if snapshot.is_head(blob):
+            reply = yield from ask(ops.Fetch(record.identity, record.fence, blob))
+            if isinstance(reply, ops.NoRecord):
+                return in_flight(ex)  # it is another by now
+            blob = reply.snapshot
+        kept = snapshot.decode(blob)
     except StoreError as error:
         return closed(ex, error)
-    if kept is None:
-        return in_flight(ex)
     make = partial(_repeated, ex, record, kept)
     answer = yield from replay.unhurried(kept.response(), ex.accept_encoding, make)
     response = answer.response
     if ex.policy.on_replay is None or answer.outcome is Outcome.RECEIPT or response is None:
         return answer
     try:
-        current = replay.measured((yield from ask(Render(response))))
+        current = replay.measured((yield from ask(ops.Render(response))))
     except Exception as error:
         return Answer(ex.refusal("replay-failed"), Outcome.REPLAYED, error)
     return Answer(current, Outcome.REPLAYED)
@@ -174,34 +170,30 @@ class Remembered:
         first (``previous``), or where much must be decoded, which takes longer than to ask.
         """
         record, kept = self.record, self._kept.response()
-        if record.past_retention(now) or ex.older is not None:
-            return None
-        if ex.policy.on_replay is not None:
+        if record.past_retention(now) or ex.older is not None or ex.policy.on_replay is not None:
             return None
         if kept is not None and replay.takes_long(kept, ex.accept_encoding):
             return None
         if not ex.prints.match(record):
             return mismatch(ex, record)
-        return _retired(ex) if _is_retired(ex, record) else self._repeated(ex)
-
-    def _repeated(self, ex: Exchange) -> Answer:
-        """The answer, made once for all retries that ask in the same way, as most do."""
+        if (retired := _retired(ex, record)) is not None:
+            return retired
+        # Made once for all retries that ask in the same way, as most do.
         said, policy = self._said, ex.policy
         how = (ex.accept_encoding, ex.cross_origin)
         if said is not None and said[0] is policy and said[1:3] == how:
             return said[3]
-        answer = _repeated(ex, self.record, self._kept)
+        answer = _repeated(ex, record, self._kept)
         if answer.response is not None and answer.response.body is self._kept.body:
             # Not what was decoded for one caller: it may be far larger than what is kept.
             self._said = (policy, *how, answer)
         return answer
 
 
-def _is_retired(ex: Exchange, record: Record) -> bool:
-    return record.retired_at is not None and ex.policy.after_retire == "refuse"
-
-
-def _retired(ex: Exchange) -> Answer:
+def _retired(ex: Exchange, record: Record) -> Answer | None:
+    """What is said instead of an answer that is true no more, where the policy asks for that."""
+    if record.retired_at is None or ex.policy.after_retire != "refuse":
+        return None
     return Answer(ex.refusal("replay-impossible"), Outcome.RECEIPT)
 
 
@@ -249,8 +241,79 @@ def unknown(ex: Exchange, asked: bool) -> Answer:
 
 def doubt(ex: Exchange, asked: bool, status: int | None = None) -> Response:
     """With somebody to ask, waiting helps; with nobody, only an operator does."""
-    if not asked:
-        return ex.refusal("outcome-unknown", status=status, retryable=False)
-    return ex.refusal(
-        "outcome-unknown", status=status, retryable=True, retry_after=ex.policy.retry_micros
-    )
+    wait = ex.policy.retry_micros if asked else None
+    return ex.refusal("outcome-unknown", status=status, retryable=asked, retry_after=wait)
+
+
+# --- the status resource: tells the caller of an accepted request how it is doing, and nobody else
+
+
+@frozen
+class StatusCall:
+    """Who asks about which request, and how its route answers."""
+
+    identity: Identity
+    tenant: str
+    address: str
+    accept_encoding: str | None
+    cross_origin: bool
+    hidden: bool = False
+    """Requests may be under way in transactions that nobody sees the record of yet."""
+
+
+PolicyOf: TypeAlias = Callable[[Case], Policy | None]
+"""How the route of a record answers; None where it is another application's."""
+
+_PAUSE: Final = 1_000_000
+
+
+def answered(response: Response) -> Flow[Response]:
+    """A flow that returns ``response`` and asks for nothing."""
+    yield from ()
+    return response
+
+
+def status(call: StatusCall, policy_of: PolicyOf) -> Flow[Response]:
+    """What the record says; nothing is run and nothing is changed."""
+    try:
+        reply = yield from ask(ops.Recall(call.identity))
+        if isinstance(reply, ops.NoRecord) and call.hidden:
+            # Whether the lock is taken: whose request it is cannot be known before it commits, and
+            # only its own caller has been told the address.
+            begun = yield from ask(ops.Begin(call.identity))
+            yield from ask(ops.RollBack())
+            if isinstance(begun, ops.Occupied):
+                return under_way(call.address, State.IN_PROGRESS, _PAUSE)
+    except StoreError:
+        return refuse("store-unavailable", retry_after=_PAUSE)
+    # Another tenant's request and none at all must look alike.
+    if isinstance(reply, ops.NoRecord) or reply.case.origin.tenant != shown(call.tenant):
+        return refuse("no-such-operation")
+    case, policy, record = reply.case, policy_of(reply.case), reply.case.record
+    if policy is None or case.terms is None or record.forgettable(reply.now):
+        return refuse("no-such-operation")
+    if record.past_retention(reply.now):
+        return refuse("key-expired")
+    if record.state is State.COMPLETED:
+        return (yield from _status_of_completed(call, policy, record))
+    if record.state is State.FAILED_RETRYABLE:
+        return refuse("attempt-failed", retry_after=policy.retry_micros)
+    asked = case.terms.probe and case.due_at is not None  # else it was given up
+    if record.state is State.UNKNOWN and not asked:
+        return refuse("outcome-unknown", retryable=False)
+    return under_way(call.address, record.state, policy.retry_micros)
+
+
+def _status_of_completed(call: StatusCall, policy: Policy, record: Record) -> Flow[Response]:
+    if record.retired_at is not None and policy.after_retire == "refuse":
+        return refuse("replay-impossible")
+    try:
+        kept = snapshot.decode(record.snapshot or b"")
+    except StoreError:
+        return refuse("store-unavailable", retry_after=policy.retry_micros)
+    response = kept.response()
+    if response is None:
+        return refuse("body-not-kept", extra={"original_status": kept.status})
+    given = (response, policy, record.expires_at, call.accept_encoding)
+    make = partial(replay.replayed, *given, cross_origin=call.cross_origin)
+    return (yield from replay.unhurried(response, call.accept_encoding, make))
