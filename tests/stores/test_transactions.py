@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -119,17 +118,15 @@ class World:
         """Who begins in the meantime has little time: only somebody who is never let in may."""
         backend = backend or self.backend
         if self.is_sqlite:
-            desk, name, hurried = backend._transactions, "_timeout", cast("Any", SOON)
+            desk = backend._transactions
         else:
             portal, pool = self.portal, backend.transaction_pool
             desk = pool() if portal is None else portal.call(self._awaited_pool(backend))
-            name, hurried = "_settings", replace(desk._settings, timeout=SOON)
-        patient = getattr(desk, name)
-        setattr(desk, name, hurried)
+        patient, desk._timeout = desk._timeout, SOON
         try:
             yield
         finally:
-            setattr(desk, name, patient)
+            desk._timeout = patient
 
     async def _awaited_pool(self, backend: Any) -> Any:
         return backend.async_transaction_pool()
@@ -334,8 +331,8 @@ def test_severed_in_the_middle_of_a_statement_it_ends(world: World) -> None:
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(act.execute, long)
         if not world.is_sqlite:
-            turn = cast("Any", act.inner)._turn
-            until(lambda: turn.status == psycopg.pq.TransactionStatus.ACTIVE)
+            pgconn = cast("Any", act.inner)._conn._pgconn
+            until(lambda: pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE)
         act.inner.sever("it took too long")
         with pytest.raises((psycopg.Error, sqlite3.Error, SemelError)):
             running.result(PATIENCE)
@@ -1137,7 +1134,7 @@ def test_a_commit_that_was_interrupted_is_in_doubt(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("semel.stores.postgres.transactions_sync.wait", interrupted)
+        patch.setattr("semel.stores.postgres.pool_sync.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             act.commit()
     with pytest.raises(StoreUnavailable) as doubt:

@@ -455,9 +455,9 @@ class DjangoPostgresEngine(DjangoEngine):
             raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
 
     def sever(self, wrapper: Any) -> bool:
-        from semel.stores.postgres.transaction import hang_up
+        from semel.stores.postgres.transaction import shut_down
 
-        hang_up(wrapper.connection.pgconn)
+        shut_down(wrapper.connection.pgconn)
         return True
 
 

@@ -7,24 +7,20 @@ back to the pool with the answer, or is closed at the deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any
 
 from asyncmy.connection import Connection
 
-from semel.errors import SemelError
-from semel.stores.background import in_thread
+from semel.stores.background import keep
 from semel.stores.mysql import protocol
 from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
 from semel.stores.mysql.pool_sync import CHUNK, FLAGS
 from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
-from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import check_schema
 from semel.stores.sql.pool_async import AsyncConnectionPool, heard
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault, adrive
+from semel.stores.sql.statements import Statement, adrive
 
 _CONNECTION: Any = Connection
 """Its annotations are wrong: a time-out may be a fraction, and autocommit None."""
@@ -115,28 +111,18 @@ class AsyncMysqlConnection:
 class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
     """Connections of asyncmy's."""
 
-    def __init__(self, settings: MysqlSettings, migrate: Callable[[], object] | None) -> None:
-        super().__init__(settings.pool_size, settings.timeout, store_error)
-        self._settings = settings
-        self._migrate = migrate
-        self._working: set[asyncio.Task[Rows]] = set()
-        self._ready = False
+    DIALECT = protocol.DIALECT
+    store_error = staticmethod(store_error)
+    _settings: MysqlSettings
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
-        return self._keep(self._execute(statement, deadline))
+        return keep(self._execute(statement, deadline))
 
     async def execute(self, statement: Statement, deadline: float) -> Rows:
         conn = await self._take(deadline)
-        work = self._keep(self._work(conn, statement, deadline))
+        work = keep(self._work(conn, statement, deadline))
         work.add_done_callback(heard)  # its caller may have left
         return await asyncio.shield(work)
-
-    def _keep(self, work: Coroutine[Any, Any, Rows]) -> asyncio.Task[Rows]:
-        """In a task that nobody cancels; the loop itself holds its tasks only weakly."""
-        task = self.loop.create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        return task
 
     async def _execute(self, statement: Statement, deadline: float) -> Rows:
         return await self._work(await self._take(deadline), statement, deadline)
@@ -152,28 +138,15 @@ class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
         self._put(conn, None)
         return rows
 
-    async def _connect_in_time(self, deadline: float) -> AsyncMysqlConnection:
+    async def _connect(self) -> AsyncMysqlConnection:
+        settings = self._settings
         try:
-            async with asyncio.timeout(deadline - monotonic()):
-                return await self._connect(deadline)
-        except TimeoutError:
-            raise MysqlFault("no connection within the time limit") from None
-        except (SemelError, StatementFault):
-            raise
+            return AsyncMysqlConnection(await _connect(settings), settings)
         except Exception as error:
-            raise not_connected(error, self._settings.without_secrets) from None
+            raise not_connected(error, settings.without_secrets) from None
 
-    async def _connect(self, deadline: float) -> AsyncMysqlConnection:
-        if self._migrate and not self._ready:
-            await in_thread(self._migrate)
-        conn = AsyncMysqlConnection(await _connect(self._settings), self._settings)
-        try:
-            await conn.handshake(deadline, warn=not self._ready)
-            if not self._ready:
-                checks = check_schema(dialect(protocol.DIALECT))
-                await adrive(checks, lambda asked: conn.run(asked, deadline))
-                self._ready = True
-        except BaseException:
-            conn.close()
-            raise
-        return conn
+    async def _greet(self, conn: AsyncMysqlConnection, deadline: float) -> None:
+        await conn.handshake(deadline, warn=not self._ready)
+
+    async def _run(self, conn: AsyncMysqlConnection, statement: Statement, deadline: float) -> Rows:
+        return await conn.run(statement, deadline)

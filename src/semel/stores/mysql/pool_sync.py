@@ -6,20 +6,16 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
 import pymysql
 from pymysql.constants import CLIENT
 
-from semel.errors import SemelError
 from semel.stores.mysql import protocol
 from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
 from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
-from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import check_schema
 from semel.stores.sql.pool_sync import ConnectionPool, connected
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, drive
@@ -165,11 +161,9 @@ class MysqlConnection:
 class MysqlPool(ConnectionPool[MysqlConnection]):
     """Connections of PyMySQL's."""
 
-    def __init__(self, settings: MysqlSettings, migrate: Callable[[], object] | None) -> None:
-        super().__init__(settings.pool_size, store_error)
-        self._settings = settings
-        self._migrate = migrate
-        self._ready = False
+    DIALECT = protocol.DIALECT
+    store_error = staticmethod(store_error)
+    _settings: MysqlSettings
 
     def _run(self, conn: MysqlConnection, statement: Statement, deadline: float) -> Rows:
         return conn.run(statement, deadline)
@@ -177,26 +171,17 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
     def _alive(self, conn: MysqlConnection, deadline: float) -> bool:
         return conn.alive()
 
-    def _open(self, deadline: float) -> MysqlConnection:
+    def _connect(self, deadline: float) -> MysqlConnection:
+        settings = self._settings
         try:
-            connection = connected(self._connect, lambda late: late._force_close(), deadline)
-        except (SemelError, StatementFault):
+            connection = connected(
+                lambda: connect(settings), lambda late: late._force_close(), deadline
+            )
+        except StatementFault:
             raise
         except Exception as error:
-            raise not_connected(error, self._settings.without_secrets) from None
-        conn = MysqlConnection(connection, self._settings)
-        try:
-            conn.handshake(deadline, warn=not self._ready)
-            if not self._ready:
-                checks = check_schema(dialect(protocol.DIALECT))
-                drive(checks, lambda asked: conn.run(asked, deadline))
-                self._ready = True
-        except BaseException:
-            conn.close()
-            raise
-        return conn
+            raise not_connected(error, settings.without_secrets) from None
+        return MysqlConnection(connection, settings)
 
-    def _connect(self) -> Any:
-        if self._migrate and not self._ready:
-            self._migrate()
-        return connect(self._settings)
+    def _greet(self, conn: MysqlConnection, deadline: float) -> None:
+        conn.handshake(deadline, warn=not self._ready)

@@ -8,12 +8,11 @@
     errors              driver errors, classified                                     (no I/O)
     values              parameters, columns of a batch, cells of a row                (no I/O)
     connection          one connection: a statement is a generator that yields what it waits for
-    pool_sync           pool and waiting for threads
-    pool_async          pool and waiting for event loops
+    pool_sync           pools and waiting for threads
+    pool_async          pools and waiting for event loops
     psycopg_async       psycopg's own connections: the caller's, and the one that a handler gets
     psycopg_sync        the same for threads, written by `python -m tools.twins`
-    transaction         what transactions of both colours share: statements, turns   (no waiting)
-    transactions_sync, transactions_async   transactions that semel begins, and their pools
+    transaction         what is sent for each step of a handler's transaction    (no waiting)
 
 Why not psycopg's own connections and pool: measured side by side on a busy machine, a bare claim
 or completion took 35-65 µs of CPU through ``psycopg.pq``, 130-165 through ``AsyncConnection`` and

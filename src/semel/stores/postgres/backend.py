@@ -13,36 +13,23 @@ from typing import Any, Final, overload
 
 import psycopg
 
-from semel.core.operations.requests import Found, NoRecord
-from semel.core.records import Identity
-from semel.stores.base import (
-    AsyncStore,
-    AsyncTransaction,
-    Capabilities,
-    Finding,
-    Store,
-    Transaction,
-)
-from semel.stores.open_transactions import HeldIdentities
-from semel.stores.per_loop import PerLoop, PerProcess
+from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.postgres.connection import DIALECT
 from semel.stores.postgres.errors import driver_fault, not_connected, store_error
-from semel.stores.postgres.pool_async import AsyncPostgresPool
-from semel.stores.postgres.pool_sync import PostgresPool
+from semel.stores.postgres.pool_async import AsyncPostgresPool, AsyncPostgresTransactionPool
+from semel.stores.postgres.pool_sync import PostgresPool, PostgresTransactionPool
 from semel.stores.postgres.psycopg_async import AsyncJoinedStore
 from semel.stores.postgres.psycopg_sync import JoinedStore
 from semel.stores.postgres.settings import PostgresSettings, parse
-from semel.stores.postgres.transactions_async import AsyncPostgresTransactionPool
-from semel.stores.postgres.transactions_sync import PostgresTransactionPool
 from semel.stores.postgres.values import KINDS
-from semel.stores.sql.backend import ServerBackend
+from semel.stores.sql.backend import TransactionalBackend
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, drive
 
 
-class PostgresBackend(ServerBackend):
+class PostgresBackend(TransactionalBackend):
     """Records in PostgreSQL.
 
     pool_size: connections per process, and per event loop (10); as many again for transactions.
@@ -73,10 +60,12 @@ class PostgresBackend(ServerBackend):
         self._settings = settings = parse(url, options)
         given = (settings, partial(_migrate, settings) if settings.migrate else None)
         pools = partial(PostgresPool, *given), partial(AsyncPostgresPool, *given)
-        super().__init__(settings.url, settings.timeout, pools, KINDS, store_error)
-        self.transaction_pool = PerProcess(partial(PostgresTransactionPool, *given))
-        self.async_transaction_pool = PerLoop(partial(AsyncPostgresTransactionPool, *given))
-        self._holds = HeldIdentities()
+        transaction_pools = (
+            partial(PostgresTransactionPool, *given),
+            partial(AsyncPostgresTransactionPool, *given),
+        )
+        url, timeout = settings.url, settings.timeout
+        super().__init__(url, timeout, pools, KINDS, store_error, transaction_pools)
 
     @overload
     def on(self, connection: psycopg.Connection[Any]) -> Store: ...
@@ -91,43 +80,6 @@ class PostgresBackend(ServerBackend):
         if isinstance(connection, psycopg.AsyncConnection):
             return AsyncJoinedStore(connection)
         return JoinedStore(connection)
-
-    # ── transactions ─────────────────────────────────────────────────────────────────────────────
-
-    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
-        """A transaction on the store's database; None when another one has the identity's lock.
-
-        Its isolation level is READ COMMITTED: what follows the lock must see what came before it.
-        """
-        hold = self._holds.take(identity)
-        return None if hold is None else self.transaction_pool().begin(identity, hold, limit)
-
-    async def abegin(
-        self, identity: Identity | None, limit: float | None = None
-    ) -> AsyncTransaction | None:
-        hold = self._holds.take(identity)
-        if hold is None:
-            return None
-        return await self.async_transaction_pool().begin(identity, hold, limit)
-
-    def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """The record after a commit in doubt; StoreUnavailable while that is still under way."""
-        return self.transaction_pool().ascertain(identity)
-
-    async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        return await self.async_transaction_pool().ascertain(identity)
-
-    def close(self) -> None:
-        super().close()
-        if transactions := self.transaction_pool.pop():
-            transactions.close()
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        if transactions := self.async_transaction_pool.pop():
-            await transactions.aclose()
-
-    # ── the schema ───────────────────────────────────────────────────────────────────────────────
 
     def migrate(self) -> int:
         return _migrate(self._settings)

@@ -93,7 +93,6 @@ class PostgresConnection:
         "_rows",
         "_unsure",
         "fd",
-        "forfeited",
         "pooled",
         "prepare",
         "unread",
@@ -117,8 +116,6 @@ class PostgresConnection:
         """The session behind it is a pooler's, and shared with others."""
         self.unread: Exchange | None = None
         """A statement that was sent, whose answer the next user reads."""
-        self.forfeited = False
-        """Its slot in the pool was freed before its user gave it back."""
 
     def execute(self, statement: Statement) -> Exchange:
         """Send one statement and collect its rows."""
@@ -187,6 +184,18 @@ class PostgresConnection:
         # A forked child must not say goodbye on its parent's socket.
         if os.getpid() == self._pid:
             self._pgconn.finish()
+
+    def hear_notices_first(self) -> None:
+        """Before the connection that psycopg has made over this one. One of them reports a commit
+        that no standby confirmed."""
+        theirs = self._pgconn.notice_handler
+
+        def both(notice: PGresult) -> None:
+            self._noticed(notice)
+            if theirs is not None:
+                theirs(notice)
+
+        self._pgconn.notice_handler = both
 
     def _ask(self, send: Callable[..., None], *message: object) -> Exchange:
         try:

@@ -1,14 +1,14 @@
-"""The pool of one event loop: callbacks of the loop read the answer to a statement."""
+"""The pools of one event loop: callbacks of the loop read the answer to a statement."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic
 from typing import Final, TypeAlias
 
 import psycopg
 
+from semel.stores.postgres import transaction
 from semel.stores.postgres.connection import (
     DIALECT,
     WRITE,
@@ -18,19 +18,23 @@ from semel.stores.postgres.connection import (
 )
 from semel.stores.postgres.errors import not_connected, store_error
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import check_schema
-from semel.stores.sql.pool_async import AsyncConnectionPool
+from semel.stores.sql.pool_async import (
+    AsyncConnectionPool,
+    AsyncTransactionPool,
+    OnEnd,
+    nothing,
+    usable_after,
+)
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault, adrive
+from semel.stores.sql.statements import Statement, StatementFault
 
-OnEnd: TypeAlias = "Callable[[WatchedConnection, Exception | None], None]"
+WatchEnd: TypeAlias = "OnEnd[WatchedConnection]"
 
 _A_TICK: Final = 0.001
 """Seconds by which a timer may be early."""
 
 
-class WatchedConnection:
+class WatchedConnection(PostgresConnection):
     """A connection whose socket is watched by an event loop."""
 
     __slots__ = (
@@ -42,21 +46,25 @@ class WatchedConnection:
         "_timer",
         "_watching",
         "_writing",
-        "conn",
         "lost",
     )
 
-    def __init__(self, conn: PostgresConnection, loop: asyncio.AbstractEventLoop) -> None:
-        self.conn = conn
+    def __init__(
+        self,
+        connection: QuietAsyncConnection,
+        prepare: bool | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(connection, prepare)
         self.lost = False  # it is watched when idle
         self._loop = loop
         self._exchange: Exchange | None = None
-        self._on_end: OnEnd = nothing
+        self._on_end: WatchEnd = nothing
         self._watching = self._writing = False
         self._timer: asyncio.TimerHandle | None = None
         self.watch()
 
-    def run(self, exchange: Exchange, deadline: float, on_end: OnEnd) -> asyncio.Future[Rows]:
+    def run(self, exchange: Exchange, deadline: float, on_end: WatchEnd) -> asyncio.Future[Rows]:
         """Start ``exchange``. At its end ``on_end`` is called with the error, or None."""
         self._exchange, self._deadline, self._on_end = exchange, deadline, on_end
         self._answer: asyncio.Future[Rows] = self._loop.create_future()
@@ -66,20 +74,20 @@ class WatchedConnection:
         self._on_ready()
         return answer
 
-    def rest(self, on_lost: OnEnd | None) -> None:
+    def rest(self, on_lost: WatchEnd | None) -> None:
         """Be idle: ``on_lost`` is called if the server hangs up."""
         self._on_end = on_lost or nothing
 
     def watch(self) -> None:
         if not self._watching:
-            self._loop.add_reader(self.conn.fd, self._on_ready)
+            self._loop.add_reader(self.fd, self._on_ready)
             self._watching = True
 
     def unwatch(self) -> None:
         """Leave the socket to others, until ``watch``. libpq may close it meanwhile, and its number
         may become that of another socket of this loop."""
         if self._watching and not self._loop.is_closed():
-            self._loop.remove_reader(self.conn.fd)
+            self._loop.remove_reader(self.fd)
         self._watching = False
 
     def close(self) -> None:
@@ -89,12 +97,12 @@ class WatchedConnection:
             self._timer.cancel()
         if not self._loop.is_closed():
             self._watch_writes(False)
-        self.conn.close()
+        super().close()
 
     def _on_ready(self) -> None:
         """The socket is ready for something."""
         if self._exchange is None:
-            if not self.conn.alive():
+            if not self.alive():
                 self._on_end(self, None)
             return
         try:
@@ -109,9 +117,9 @@ class WatchedConnection:
 
     def _watch_writes(self, writing: bool) -> None:
         if writing and not self._writing:
-            self._loop.add_writer(self.conn.fd, self._on_ready)
+            self._loop.add_writer(self.fd, self._on_ready)
         elif self._writing and not writing:
-            self._loop.remove_writer(self.conn.fd)
+            self._loop.remove_writer(self.fd)
         self._writing = writing
 
     def _set_timer(self) -> None:
@@ -143,57 +151,63 @@ class WatchedConnection:
             self._answer.set_exception(error)
 
 
-def nothing(watched: WatchedConnection, error: Exception | None) -> None:
-    """An ``on_end`` for callers that close the connection themselves."""
-
-
 class AsyncPostgresPool(AsyncConnectionPool[WatchedConnection]):
     """Connections of libpq's."""
 
-    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
-        super().__init__(settings.pool_size, settings.timeout, store_error)
-        self._migrate = migrate
-        self._settings = settings
-        self._ready = False
+    DIALECT = DIALECT
+    store_error = staticmethod(store_error)
+    _settings: PostgresSettings
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
         if not self._idle or deadline <= monotonic():
             return self.loop.create_task(self.execute(statement, deadline))
         self._taken += 1
-        watched = self._idle.pop()
-        return watched.run(watched.conn.execute(statement), deadline, self._put)
+        conn = self._idle.pop()
+        return conn.run(conn.execute(statement), deadline, self._put)
 
     async def execute(self, statement: Statement, deadline: float) -> Rows:
-        watched = await self._take(deadline)
-        return await watched.run(watched.conn.execute(statement), deadline, self._put)
+        conn = await self._take(deadline)
+        return await conn.run(conn.execute(statement), deadline, self._put)
 
-    async def _connect_in_time(self, deadline: float) -> WatchedConnection:
+    async def _connect(self) -> WatchedConnection:
+        settings = self._settings
         try:
-            async with asyncio.timeout(deadline - monotonic()):
-                return await self._connect(deadline)
-        except TimeoutError:
-            raise StatementFault("no connection within the time limit") from None
+            connection = await QuietAsyncConnection.connect(settings.conninfo, autocommit=True)
         except psycopg.Error as error:
-            raise not_connected(error, self._settings.without_secrets) from None
+            raise not_connected(error, settings.without_secrets) from None
+        return WatchedConnection(connection, settings.prepare, self.loop)
 
-    async def _connect(self, deadline: float) -> WatchedConnection:
-        if self._migrate and not self._ready:
-            await asyncio.to_thread(self._migrate)
-        connection = await QuietAsyncConnection.connect(self._settings.conninfo, autocommit=True)
-        conn = PostgresConnection(connection, self._settings.prepare)
-        watched = WatchedConnection(conn, self.loop)
+    async def _greet(self, conn: WatchedConnection, deadline: float) -> None:
+        await conn.run(conn.handshake(), deadline, nothing)
+        await conn.run(conn.check_timeline(self._settings.failover), deadline, nothing)
 
-        def run(exchange: Exchange) -> asyncio.Future[Rows]:
-            return watched.run(exchange, deadline, nothing)
+    async def _run(self, conn: WatchedConnection, statement: Statement, deadline: float) -> Rows:
+        return await conn.run(conn.execute(statement), deadline, nothing)
 
-        try:
-            await run(conn.handshake())
-            await run(conn.check_timeline(self._settings.failover))
-            if not self._ready:
-                checks = check_schema(dialect(DIALECT))
-                await adrive(checks, lambda asked: run(conn.execute(asked)))
-                self._ready = True
-        except BaseException:
-            watched.close()
-            raise
-        return watched
+
+class AsyncPostgresTransactionPool(AsyncTransactionPool[WatchedConnection], AsyncPostgresPool):
+    """Connections for transactions. A handler waits on the socket itself, in this loop or in a
+    thread: semel watches it only while a statement of its own is under way."""
+
+    DATABASE = "PostgreSQL"
+    steps = transaction
+
+    def exchange(
+        self, conn: WatchedConnection, exchange: Exchange, deadline: float, on_end: WatchEnd
+    ) -> asyncio.Future[Rows]:
+        def ended(conn: WatchedConnection, error: BaseException | None) -> None:
+            conn.unwatch()
+            on_end(conn, error)
+
+        conn.watch()
+        return conn.run(exchange, deadline, ended)
+
+    async def _take(self, deadline: float) -> WatchedConnection:
+        conn = await super()._take(deadline)
+        conn.unwatch()
+        return conn
+
+    def _put(self, conn: WatchedConnection, error: BaseException | None) -> None:
+        if error is None or usable_after(error):
+            conn.watch()
+        super()._put(conn, error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 import psycopg
 
+from semel.stores.postgres import transaction
 from semel.stores.postgres.connection import (
     DIALECT,
     WRITE,
@@ -17,21 +18,17 @@ from semel.stores.postgres.connection import (
 )
 from semel.stores.postgres.errors import not_connected, store_error
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import check_schema
-from semel.stores.sql.pool_sync import ConnectionPool, connected
+from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool, connected
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault, drive
+from semel.stores.sql.statements import Statement, StatementFault
 
 
 class PostgresPool(ConnectionPool[PostgresConnection]):
     """Connections of libpq's."""
 
-    def __init__(self, settings: PostgresSettings, migrate: Callable[[], object] | None) -> None:
-        super().__init__(settings.pool_size, store_error)
-        self._migrate = migrate
-        self._settings = settings
-        self._ready = False
+    DIALECT = DIALECT
+    store_error = staticmethod(store_error)
+    _settings: PostgresSettings
 
     def _run(self, conn: PostgresConnection, statement: Statement, deadline: float) -> Rows:
         return wait(conn, conn.execute(statement), deadline)
@@ -39,28 +36,44 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
     def _alive(self, conn: PostgresConnection, deadline: float) -> bool:
         return not ready(conn, 0, 0.0) or conn.alive()
 
-    def _open(self, deadline: float) -> PostgresConnection:
+    def _connect(self, deadline: float) -> PostgresConnection:
+        def connect() -> QuietConnection:
+            return QuietConnection.connect(self._settings.conninfo, autocommit=True)
+
         try:
-            connection = connected(self._connect, QuietConnection.close, deadline)
+            connection = connected(connect, QuietConnection.close, deadline)
         except psycopg.Error as error:
             raise not_connected(error, self._settings.without_secrets) from None
-        conn = PostgresConnection(connection, self._settings.prepare)
-        try:
-            wait(conn, conn.handshake(), deadline)
-            wait(conn, conn.check_timeline(self._settings.failover), deadline)
-            if not self._ready:
-                checks = check_schema(dialect(DIALECT))
-                drive(checks, lambda asked: self._run(conn, asked, deadline))
-                self._ready = True
-        except BaseException:
-            conn.close()
-            raise
-        return conn
+        return PostgresConnection(connection, self._settings.prepare)
 
-    def _connect(self) -> QuietConnection:
-        if self._migrate and not self._ready:
-            self._migrate()
-        return QuietConnection.connect(self._settings.conninfo, autocommit=True)
+    def _greet(self, conn: PostgresConnection, deadline: float) -> None:
+        wait(conn, conn.handshake(), deadline)
+        wait(conn, conn.check_timeline(self._settings.failover), deadline)
+
+
+class PostgresTransactionPool(TransactionPool[PostgresConnection], PostgresPool):
+    """Connections for transactions. A rollback is sent, and its answer read by the next user."""
+
+    DATABASE = "PostgreSQL"
+    steps = transaction
+
+    def exchange(self, conn: PostgresConnection, exchange: Exchange, deadline: float) -> Rows:
+        return wait(conn, exchange, deadline)
+
+    def _send_last(self, conn: PostgresConnection, exchange: Exchange) -> None:
+        with suppress(StopIteration):
+            next(exchange)
+            conn.unread = exchange
+
+    def _alive(self, conn: PostgresConnection, deadline: float) -> bool:
+        unread, conn.unread = conn.unread, None
+        if unread is None:
+            return super()._alive(conn, deadline)
+        try:
+            wait(conn, unread, deadline)
+        except StatementFault:
+            return False
+        return True
 
 
 def wait(conn: PostgresConnection, exchange: Exchange, deadline: float) -> Rows:

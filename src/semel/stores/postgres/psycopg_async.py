@@ -11,14 +11,14 @@ from psycopg.rows import tuple_row
 from semel.core.operations.requests import StoreOperation
 from semel.stores.open_transactions import refused
 from semel.stores.postgres import errors
-from semel.stores.postgres.connection import DIALECT
+from semel.stores.postgres.connection import DIALECT, PostgresConnection
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, adrive
 
 if TYPE_CHECKING:
-    from semel.stores.postgres.transaction import ConnectionTurn
+    from semel.stores.sql.transaction import ConnectionTurn
 
 R = TypeVar("R")
 
@@ -54,10 +54,11 @@ class AsyncPostgresHandlerConnection(psycopg.AsyncConnection[Any]):
     the transaction is over, every use of it is refused, however late and from whatever thread.
     """
 
-    def __init__(self, turn: ConnectionTurn) -> None:
-        super().__init__(turn.conn._pgconn)
+    def __init__(self, conn: PostgresConnection, turn: ConnectionTurn) -> None:
+        super().__init__(conn._pgconn)
         self._turn = turn
-        turn.listen(self)
+        self.prepare_threshold = None  # its names would clash with those of the one before
+        conn.hear_notices_first()
 
     def __del__(self, *_: object) -> None: ...
 

@@ -1,5 +1,4 @@
-"""A transaction that semel begins, as far as both colours share it: its statements, who may use its
-connection, and how it stands. Nothing here waits for the server.
+"""What PostgreSQL is sent for each step of a transaction that semel begins: its `TransactionSteps`.
 
 Nothing is prepared and nothing is set in the session: a pooler in transaction mode may carry the
 next transaction over another server connection, and a handler's DEALLOCATE must not hurt.
@@ -11,9 +10,9 @@ import os
 import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 import psycopg
 from psycopg import pq
@@ -22,30 +21,15 @@ from psycopg.pq.abc import PGresult
 from semel.core.operations.requests import Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.open_transactions import (
-    ENDED,
-    OVER,
-    SHARED,
-    HeldIdentity,
-    LazySessions,
-    in_event_loop,
-)
+from semel.stores.open_transactions import ENDED
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
 from semel.stores.postgres.errors import connection_lost
 from semel.stores.postgres.psycopg_async import AsyncPostgresHandlerConnection
 from semel.stores.postgres.psycopg_sync import PostgresHandlerConnection
 from semel.stores.postgres.values import BINARY, encoded
 from semel.stores.sql.plans import plan
-from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import StatementFault
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncSession
-    from sqlalchemy.orm import Session
-
-    from semel.stores.sqlalchemy_sessions import JoinedSessions
-
-C = TypeVar("C", contravariant=True)
+from semel.stores.sql.transaction import ConnectionTurn, Standing
 
 # Whatever the database's default: only here does each statement see what was committed before it,
 # and what comes after the lock must see what its last holder did.
@@ -56,12 +40,15 @@ _LIMIT: Final = b""",
               BETWEEN interval '1 microsecond' AND interval '%d milliseconds' THEN NULL
          ELSE set_config('idle_in_transaction_session_timeout', '%d', true) END"""
 SAVEPOINT: Final = b"SAVEPOINT semel"
-WIPE: Final = b"DISCARD ALL"
-"""Leaves nothing of a handler in the session: settings, LISTEN, temporary tables, locks."""
 NO_SUCH_SAVEPOINT: Final = ("3B001", "25P01")
 IDLE: Final = pq.TransactionStatus.IDLE
 IN_TRANSACTION: Final = pq.TransactionStatus.INTRANS
 FAILED: Final = pq.TransactionStatus.INERROR
+_STANDINGS: Final[dict[int, Standing]] = {
+    IDLE: Standing.ENDED,
+    IN_TRANSACTION: Standing.OPEN,
+    FAILED: Standing.FAILED,
+}
 
 
 # ── its statements, as exchanges ──────────────────────────────────────────────────────────────────
@@ -93,7 +80,7 @@ def _lock_of(identity: Identity) -> int:
     return int.from_bytes(identity[:8], "big", signed=True)
 
 
-def perform(conn: PostgresConnection, op: StoreOperation[object]) -> Exchange:
+def perform(conn: PostgresConnection, op: StoreOperation[Any]) -> Exchange:
     """The reply, as the only value of the only row."""
     steps = plan(op)
     asked = next(steps)
@@ -106,6 +93,10 @@ def perform(conn: PostgresConnection, op: StoreOperation[object]) -> Exchange:
             asked = steps.send(rows)
         except StopIteration as done:
             return [(done.value,)]
+
+
+def savepoint(conn: PostgresConnection) -> Exchange:
+    return command(conn, SAVEPOINT)
 
 
 def undo(conn: PostgresConnection) -> Exchange:
@@ -138,6 +129,13 @@ def commit(conn: PostgresConnection, *, marked: bool) -> Exchange:
 def roll_back(conn: PostgresConnection) -> Exchange:
     if conn._pgconn.transaction_status != IDLE:
         yield from command(conn, b"ROLLBACK")
+    return []
+
+
+def wipe(conn: PostgresConnection) -> Exchange:
+    """Settings, LISTEN, temporary tables, locks. Behind a pooler the session is not ours anyway."""
+    if not conn.pooled:
+        yield from command(conn, b"DISCARD ALL")
     return []
 
 
@@ -181,261 +179,43 @@ def refused_commit(fault: StatementFault) -> SemelError:
     return error
 
 
-# ── who uses its connection, and how it stands ────────────────────────────────────────────────────
+# ── the connection, and how the transaction stands ────────────────────────────────────────────────
 
 
-class ConnectionTurn:
-    """Lets one user at a time use a libpq connection, which cannot serve two at once.
-
-    Ending the transaction takes the last turn: later users are refused, and a user in the middle
-    of a statement is noticed.
-    """
-
-    def __init__(self, conn: PostgresConnection) -> None:
-        self.conn = conn
-        self.over = False
-        self.ended_by_handler = False
-        """The handler ended the transaction itself."""
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-
-    @property
-    def status(self) -> int:
-        return self.conn._pgconn.transaction_status
-
-    @property
-    def forked(self) -> bool:
-        """In a forked child: the socket is still the parent's."""
-        return os.getpid() != self._pid
-
-    def check(self) -> None:
-        if self.over or self.forked:
-            raise ConfigurationError(OVER)
-        if self.ended_by_handler:
-            raise ConfigurationError(ENDED)
-
-    def take(self) -> None:
-        self.check()
-        if not self._lock.acquire(blocking=False):
-            raise ConfigurationError(OVER if self.over else SHARED)
-
-    def give(self) -> None:
-        if not self.over:
-            self._lock.release()
-
-    @contextmanager
-    def taken(self) -> Generator[None]:
-        """For a handler's statement."""
-        self.take()
-        try:
-            yield
-        finally:
-            self.ended_by_handler = self.ended_by_handler or self.status == IDLE
-            self.give()
-        if self.ended_by_handler:
-            raise ConfigurationError(ENDED)
-
-    def end(self) -> bool:
-        """Nobody uses the connection from now on; False when somebody is in the middle of it."""
-        self.over = True
-        if self.forked or not self._lock.acquire(blocking=False):
-            return False
-        self.conn._pgconn.notice_handler = self.conn._noticed
-        self.conn._pgconn.notify_handler = None
-        return True
-
-    def listen(self, connection: psycopg.BaseConnection[Any]) -> None:
-        """Get the server's notices first: one reports a commit that no standby confirmed."""
-        pgconn, ours = self.conn._pgconn, self.conn._noticed
-        theirs = pgconn.notice_handler
-
-        def both(notice: PGresult) -> None:
-            ours(notice)
-            if theirs is not None:
-                theirs(notice)
-
-        pgconn.notice_handler = both
-        connection.prepare_threshold = None  # its names would clash with those of the one before
+def connection(
+    conn: PostgresConnection, turn: ConnectionTurn, awaited: bool
+) -> PostgresHandlerConnection | AsyncPostgresHandlerConnection:
+    return (AsyncPostgresHandlerConnection if awaited else PostgresHandlerConnection)(conn, turn)
 
 
-class LendingPool(Protocol[C]):
-    """The pool that a transaction has its connection from."""
-
-    shelf: LazySessions
-
-    def give_back(self, lent: C, /, *, usable: bool, wipe: bool) -> None: ...
-
-    def sever(self, lent: C, /) -> None:
-        """Cut a connection that somebody is using for a statement; the rest is left to them."""
-        ...
-
-    def forfeit(self, lent: C, /) -> None:
-        """Free the slot of a severed connection before its user has noticed. From any thread."""
-        ...
+def take_back(conn: PostgresConnection) -> None:
+    conn._pgconn.notice_handler = conn._noticed
+    conn._pgconn.notify_handler = None
 
 
-class PostgresTransactionState(Generic[C]):
-    """What both colours share: the connection, who uses it, how it stands, and how it ends."""
-
-    def __init__(
-        self,
-        lender: LendingPool[C],
-        lent: C,
-        conn: PostgresConnection,
-        identity: Identity | None,
-        hold: HeldIdentity,
-    ) -> None:
-        self._lender = lender
-        self._lent = lent
-        self._conn = conn
-        self._turn = ConnectionTurn(conn)
-        self._marked = identity is None
-        self._broken = False
-        self._hold: HeldIdentity | None = hold
-        self._made: dict[bool, PostgresHandlerConnection | AsyncPostgresHandlerConnection] = {}
-        self._used = False
-        """A handler had the session, which must then be wiped for the next."""
-        self._sessions: JoinedSessions | None = None
-        self._end_lock = threading.Lock()
-        self._ending_began = False
-        self._severed: StoreUnavailable | None = None
-
-    @property
-    def connection(self) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any]:
-        """One for each colour, made when first asked for."""
-        self._turn.check()
-        awaited = in_event_loop()
-        if awaited not in self._made:
-            self._made[awaited] = self._another(awaited)
-        return self._made[awaited]
-
-    @property
-    def session(self) -> Session | AsyncSession:
-        self._turn.check()
-        if self._sessions is None:
-            self._sessions = self._lender.shelf.open(self._another)
-        return self._sessions.session
-
-    def _another(self, awaited: bool) -> PostgresHandlerConnection | AsyncPostgresHandlerConnection:
-        """A session has one that is not the handler's own."""
-        self._used = True
-        if awaited:
-            return AsyncPostgresHandlerConnection(self._turn)
-        return PostgresHandlerConnection(self._turn)
-
-    def sever(self, why: str) -> bool:
-        # Until its end has begun the connection is nobody else's, so nobody else's is cut.
-        with self._end_lock:
-            if self._ending_began or self._severed is not None or self._turn.forked:
-                return True
-            self._severed = StoreUnavailable(f"PostgreSQL: {why}", applied=False)
-            self._hold = None
-            hang_up(self._conn._pgconn)
-            self._lender.forfeit(self._lent)  # however long its handler goes on
-            return True
-
-    def _begin_end(self) -> None:
-        with self._end_lock:
-            self._ending_began = True
-
-    def _ending(self, *, commit: bool) -> Generator[Exchange, Rows, SemelError | None]:
-        """End the transaction and give its connection back; returns why it is not committed."""
-        self._drop_sessions()
-        sealed = self._turn.end()
-        error: SemelError | None
-        error = StoreUnavailable("the transaction was rolled back", applied=False)
-        try:
-            if commit:
-                error = (yield from self._committing()) if sealed else ConfigurationError(SHARED)
-            self._hold = None  # its key can be asked for again before the answer to a ROLLBACK
-            if sealed and not self._unusable():
-                yield roll_back(self._conn)  # what is left of it
-        except StatementFault:
-            self._broken = True
-        except BaseException:
-            self._broken = True
-            raise
-        finally:
-            self._leave(sealed=sealed)
-        return error
-
-    def _committing(self) -> Generator[Exchange, Rows, SemelError | None]:
-        if error := self._why_not_commit():
-            return error
-        try:
-            yield commit(self._conn, marked=self._marked)
-        except StatementFault as fault:
-            self._broken = True
-            return refused_commit(fault)
-        except SemelError as error:
-            # In a loop, the connection counts as broken after any error but a fault; this is an
-            # answer.
-            self._broken = getattr(error, "applied", None) is not False
-            return error
-        return None
-
-    def _leave(self, *, sealed: bool) -> None:
-        self._hold = None
-        if sealed:
-            usable = not self._unusable()
-            self._lender.give_back(self._lent, usable=usable, wipe=self._needs_wipe())
-        elif not self._turn.forked:
-            self._lender.sever(self._lent)
-
-    def _drop_sessions(self) -> None:
-        """Before the transaction ends or is undone, of which a session would not know."""
-        sessions, self._sessions = self._sessions, None
-        if sessions is not None:
-            with suppress(Exception):
-                sessions.leave()
-
-    def _require_begun(self) -> None:
-        """Refuse a statement after the handler's own COMMIT: it would commit by itself."""
-        if self._turn.status == IDLE:
-            self._turn.ended_by_handler = True
-            raise ConfigurationError(ENDED)
-        if lost := self._lost():
-            raise lost
-
-    def _lost(self) -> StoreUnavailable | None:
-        """The error if the connection is lost: its socket's number may be another's by now."""
-        if self._severed is not None:
-            return self._severed
-        if self._broken or self._turn.status not in (IN_TRANSACTION, FAILED):
-            self._broken = True
-            return StoreUnavailable("PostgreSQL: the connection was lost", applied=False)
-        return None
-
-    def _why_not_commit(self) -> SemelError | None:
-        """The error if it is known already that this cannot be committed."""
-        status = self._turn.status
-        if self._turn.ended_by_handler or status == IDLE:
-            self._broken = True  # the handler may have done more to it
-            return ConfigurationError(ENDED)
-        if lost := self._lost():
-            return lost
-        if status == FAILED:
-            said = "PostgreSQL: a failed statement has aborted the transaction"
-            return StoreUnavailable(said, applied=False)
-        return None
-
-    def _unusable(self) -> bool:
-        pgconn = self._conn._pgconn
-        return (
-            self._broken
-            or self._severed is not None
-            or self._conn._unsure
-            or pgconn.status != pq.ConnStatus.OK
-            or pgconn.pipeline_status != pq.PipelineStatus.OFF
-            or pgconn.transaction_status not in (IDLE, IN_TRANSACTION, FAILED)
-        )
-
-    def _needs_wipe(self) -> bool:
-        """Behind a pooler the session is not ours anyway."""
-        return self._used and not self._conn.pooled
+def standing(conn: PostgresConnection) -> Standing:
+    return _STANDINGS.get(conn._pgconn.transaction_status, Standing.LOST)
 
 
-def cancel(pgconn: pq.abc.PGconn) -> None:
+def usable(conn: PostgresConnection) -> bool:
+    pgconn = conn._pgconn
+    return (
+        not conn._unsure
+        and pgconn.status == pq.ConnStatus.OK
+        and pgconn.pipeline_status == pq.PipelineStatus.OFF
+        and pgconn.transaction_status in _STANDINGS
+    )
+
+
+def cancel(conn: PostgresConnection) -> None:
+    cancel_statement(conn._pgconn)
+
+
+def hang_up(conn: PostgresConnection) -> None:
+    shut_down(conn._pgconn)
+
+
+def cancel_statement(pgconn: pq.abc.PGconn) -> None:
     """Cancel a statement that the server may still be busy with: it keeps locks until its end."""
     busy = pgconn.transaction_status == pq.TransactionStatus.ACTIVE
     if busy and pgconn.status == pq.ConnStatus.OK:
@@ -452,9 +232,9 @@ def _cancel(request: pq.abc.PGcancel) -> None:
             request.cancel()
 
 
-def hang_up(pgconn: pq.abc.PGconn) -> None:
+def shut_down(pgconn: pq.abc.PGconn) -> None:
     """Shut down the socket without touching libpq's connection, which another thread is using."""
-    cancel(pgconn)
+    cancel_statement(pgconn)
     with (
         suppress(OSError, psycopg.Error),
         # Asked now, not before: libpq closes a socket that failed, and its number may be reused.

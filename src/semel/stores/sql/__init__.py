@@ -10,7 +10,8 @@
     batching                         many operations in one statement                  (no I/O)
     backend                          what the backends of servers share
     batcher_async, batcher_sync      when a batch leaves: event loops, threads
-    pool_async, pool_sync            the pools for them, whatever the server
+    pool_async, pool_sync            the pools for them and for transactions, whatever the server
+    transaction                      transactions of handlers: who uses the connection, their end
 
 Plans
 -----

@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
-from semel.core.operations.requests import StoreOperation
+from semel.core.operations.requests import Found, NoRecord, StoreOperation
+from semel.core.records import Identity
+from semel.stores.background import in_thread
+from semel.stores.open_transactions import HeldIdentity, LazySessions
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
+from semel.stores.sql.pool_sync import PoolSettings
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, adrive, retried
+from semel.stores.sql.transaction import AsyncServerTransaction, Exchange, TransactionSteps
 
 R = TypeVar("R")
 
@@ -27,34 +35,55 @@ class RestingConnection(Protocol):
     @property
     def lost(self) -> bool: ...
 
-    def rest(self, on_lost: Callable[[Self, Exception | None], None] | None) -> None: ...
+    def rest(self, on_lost: Callable[[Self, BaseException | None], None] | None) -> None: ...
 
     def close(self) -> None: ...
 
 
 L = TypeVar("L", bound=RestingConnection)
 
+OnEnd: TypeAlias = Callable[[L, BaseException | None], None]
+"""Called with the connection and the error, if any."""
+
 
 class AsyncConnectionPool(Generic[L]):
-    """At most ``size`` connections; the one used last is used next.
+    """At most ``pool_size`` connections; the one used last is used next.
 
     A caller that finds none waits for one, or for None: the right to open one. A server's own pool
-    says how a connection is opened and used.
+    says how a connection is opened and used. ``migrate`` is called before the first is made.
     """
 
-    def __init__(self, size: int, timeout: float, store_error: ToStoreError) -> None:
-        self._size = size
-        self._timeout = timeout
-        self._store_error = store_error
+    DIALECT: str
+    store_error: ToStoreError
+    """A function of the server's, without ``self``."""
+
+    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+        self._settings: Any = settings
+        self._migrate = migrate
+        self._size = settings.pool_size
+        self._timeout = settings.timeout
         self.loop = asyncio.get_running_loop()
         self._idle: list[L] = []
         self._waiters: deque[asyncio.Future[L | None]] = deque()
         self._opening: set[asyncio.Task[L]] = set()
         self._taken = 0
         self._drained: asyncio.Future[None] | None = None
+        self._ready = False
 
-    async def _connect_in_time(self, deadline: float) -> L:
+    async def _connect(self) -> L:
+        """Open a connection; a fault when that fails."""
         raise NotImplementedError
+
+    async def _greet(self, conn: L, deadline: float) -> None:
+        """Check that the server is one that keeps what it acknowledges."""
+        raise NotImplementedError
+
+    async def _run(self, conn: L, statement: Statement, deadline: float) -> Rows:
+        """A statement on a connection that is not in the pool yet."""
+        raise NotImplementedError
+
+    def deadline(self) -> float:
+        return monotonic() + self._timeout
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
         """Send it, or let it wait for a connection; it goes on when nobody awaits it."""
@@ -65,7 +94,7 @@ class AsyncConnectionPool(Generic[L]):
 
     async def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = retried(plan(op), self._store_error, doubt=doubt)
+        steps = retried(plan(op), self.store_error, doubt=doubt)
         return await adrive(steps, lambda statement: self.execute(statement, deadline))
 
     async def aclose(self) -> None:
@@ -141,7 +170,7 @@ class AsyncConnectionPool(Generic[L]):
         elif self._drained is not None and not self._taken and not self._drained.done():
             self._drained.set_result(None)
 
-    def _lost(self, conn: L, error: Exception | None) -> None:
+    def _lost(self, conn: L, error: BaseException | None) -> None:
         """The server hung up on an idle connection."""
         self._idle.remove(conn)
         conn.close()
@@ -159,12 +188,113 @@ class AsyncConnectionPool(Generic[L]):
             self._pass_on(None)
             raise
 
+    async def _connect_in_time(self, deadline: float) -> L:
+        try:
+            async with asyncio.timeout(deadline - monotonic()):
+                if self._migrate and not self._ready:
+                    await in_thread(self._migrate)
+                conn = await self._connect()
+                try:
+                    await self._greet(conn, deadline)
+                    if not self._ready:
+                        checks = check_schema(dialect(self.DIALECT))
+                        await adrive(checks, lambda asked: self._run(conn, asked, deadline))
+                        self._ready = True
+                except BaseException:
+                    conn.close()
+                    raise
+                return conn
+        except TimeoutError:
+            raise StatementFault("no connection within the time limit") from None
+
     def _opened_after_cancel(self, opening: asyncio.Task[L]) -> None:
         self._opening.discard(opening)
         if opening.cancelled() or opening.exception() is not None:
             self._pass_on(None)
         else:
             self._put(opening.result(), None)
+
+
+class AsyncTransactionPool(AsyncConnectionPool[L]):
+    """At most ``pool_size`` transactions at once, of one event loop, on connections of their own:
+    handlers that hold all of them must not keep renewals and completions of others waiting."""
+
+    DATABASE: str
+    """The server's name, for messages."""
+    steps: TransactionSteps[L]
+
+    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
+        self.sessions = LazySessions(self.DIALECT)
+
+    def exchange(
+        self, conn: L, exchange: Exchange, deadline: float, on_end: OnEnd[L]
+    ) -> asyncio.Future[Rows]:
+        """Run the exchange to its end or the deadline, whoever awaits it. ``on_end`` is called
+        before the future is done."""
+        raise NotImplementedError
+
+    async def begin(
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
+    ) -> AsyncServerTransaction | None:
+        """None when another one has the identity's lock."""
+        try:
+            try:
+                return await self._begin(identity, hold, limit)
+            except StatementFault as fault:
+                if not fault.contagious:
+                    raise
+                self.abandon()  # nothing was begun: a new connection may do
+                return await self._begin(identity, hold, limit)
+        except StatementFault as fault:
+            raise self.store_error(fault, doubt=False) from None
+
+    async def _begin(
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
+    ) -> AsyncServerTransaction | None:
+        conn = await self._take(self.deadline())
+        transaction = AsyncServerTransaction(self, conn, identity, hold)
+        won = False
+        try:
+            won = await transaction.begin(identity, limit)
+        finally:
+            if not won:
+                transaction.abandon()
+        return transaction if won else None
+
+    async def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """On a new connection: those of the pool may have the same trouble as the doubtful one."""
+        deadline = self.deadline()
+        try:
+            conn = await self._connect_in_time(deadline)
+            try:
+                asked = self.steps.ascertain(conn, identity, deadline)
+                rows = await self.exchange(conn, asked, deadline, nothing)
+            finally:
+                conn.close()
+        except StatementFault as fault:
+            raise self.store_error(fault, doubt=True) from None
+        return cast("Found | NoRecord", rows[0][0])
+
+    def give_back(self, conn: L, *, usable: bool, wipe: bool) -> None:
+        if not usable:
+            self.steps.cancel(conn)
+            conn.close()
+            self._pass_on(None)
+        elif wipe:
+            wiped = self.exchange(conn, self.steps.wipe(conn), self.deadline(), self._put)
+            wiped.add_done_callback(heard)
+        else:
+            self._put(conn, None)
+
+    def free_slot(self) -> None:
+        """Let another begin. From any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._pass_on, None)
+
+
+def nothing(conn: object, error: BaseException | None) -> None:
+    """For callers that close the connection themselves."""
 
 
 def usable_after(error: BaseException) -> bool:

@@ -9,12 +9,17 @@ from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from threading import Semaphore, Thread
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from semel.core.operations.requests import StoreOperation
+from semel.core.operations.requests import Found, NoRecord, StoreOperation
+from semel.core.records import Identity
+from semel.stores.open_transactions import HeldIdentity, LazySessions
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, drive, retried
+from semel.stores.sql.transaction import Exchange, ServerTransaction, TransactionSteps
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -29,15 +34,35 @@ class Closable(Protocol):
 L = TypeVar("L", bound=Closable)
 
 
-class ConnectionPool(Generic[L]):
-    """At most ``size`` connections; the one used last is used next. A server's own pool says how a
-    connection is opened, used and checked."""
+class PoolSettings(Protocol):
+    """What a pool must know of the settings of its server."""
 
-    def __init__(self, size: int, store_error: ToStoreError) -> None:
-        self._size = size
-        self._store_error = store_error
-        self._slots = Semaphore(size)
+    @property
+    def pool_size(self) -> int: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+
+class ConnectionPool(Generic[L]):
+    """At most ``pool_size`` connections; the one used last is used next.
+
+    A server's own pool says how a connection is opened, used and checked. ``migrate`` is called
+    before the first connection is made.
+    """
+
+    DIALECT: str
+    store_error: ToStoreError
+    """A function of the server's, without ``self``."""
+
+    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+        self._settings: Any = settings
+        self._migrate = migrate
+        self._size = settings.pool_size
+        self._timeout = settings.timeout
+        self._slots = Semaphore(self._size)
         self._idle: deque[L] = deque()
+        self._ready = False
         self._closed = False
 
     def _run(self, conn: L, statement: Statement, deadline: float) -> Rows:
@@ -46,12 +71,19 @@ class ConnectionPool(Generic[L]):
     def _alive(self, conn: L, deadline: float) -> bool:
         raise NotImplementedError
 
-    def _open(self, deadline: float) -> L:
+    def _connect(self, deadline: float) -> L:
         raise NotImplementedError
+
+    def _greet(self, conn: L, deadline: float) -> None:
+        """Check that the server is one that keeps what it acknowledges."""
+        raise NotImplementedError
+
+    def deadline(self) -> float:
+        return monotonic() + self._timeout
 
     def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
-        steps = retried(plan(op), self._store_error, doubt=doubt)
+        steps = retried(plan(op), self.store_error, doubt=doubt)
         return drive(steps, lambda statement: self.execute(statement, deadline))
 
     def close(self) -> None:
@@ -94,6 +126,21 @@ class ConnectionPool(Generic[L]):
             self._slots.release()
             raise
 
+    def _open(self, deadline: float) -> L:
+        if self._migrate and not self._ready:
+            connected(self._migrate, lambda _: None, deadline)
+        conn = self._connect(deadline)
+        try:
+            self._greet(conn, deadline)
+            if not self._ready:
+                checks = check_schema(dialect(self.DIALECT))
+                drive(checks, lambda asked: self._run(conn, asked, deadline))
+                self._ready = True
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
     def _drop_idle(self) -> None:
         while conn := self._pop():
             conn.close()
@@ -103,6 +150,89 @@ class ConnectionPool(Generic[L]):
             return self._idle.pop()
         except IndexError:  # asking first would race with other threads
             return None
+
+
+class TransactionPool(ConnectionPool[L]):
+    """At most ``pool_size`` transactions at once, on connections of their own: handlers that hold
+    all of them must not keep renewals and completions of others waiting."""
+
+    DATABASE: str
+    """The server's name, for messages."""
+    steps: TransactionSteps[L]
+
+    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
+        self.sessions = LazySessions(self.DIALECT)
+
+    def exchange(self, conn: L, exchange: Exchange, deadline: float) -> Rows:
+        """Run the exchange to its end, or give up and leave the connection unusable."""
+        raise NotImplementedError
+
+    def _send_last(self, conn: L, exchange: Exchange) -> None:
+        """Send it; the next user of the connection may read the answer (`_alive`)."""
+        raise NotImplementedError
+
+    def begin(
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
+    ) -> ServerTransaction | None:
+        """None when another one has the identity's lock."""
+        try:
+            try:
+                return self._begin(identity, hold, limit)
+            except StatementFault as fault:
+                if not fault.contagious:
+                    raise
+                self._drop_idle()  # nothing was begun: a new connection may do
+                return self._begin(identity, hold, limit)
+        except StatementFault as fault:
+            raise self.store_error(fault, doubt=False) from None
+
+    def _begin(
+        self, identity: Identity | None, hold: HeldIdentity, limit: float | None
+    ) -> ServerTransaction | None:
+        deadline = self.deadline()
+        conn = self._borrow(deadline)
+        usable = won = False
+        try:
+            won = bool(self.exchange(conn, self.steps.begin(conn, identity, limit), deadline)[0][0])
+            usable = True
+        except StatementFault as fault:
+            usable = not fault.broken
+            raise
+        finally:
+            if not won:
+                self.give_back(conn, usable=usable, wipe=False)
+        return ServerTransaction(self, conn, identity, hold) if won else None
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """On a new connection: those of the pool may have the same trouble as the doubtful one."""
+        deadline = self.deadline()
+        try:
+            conn = self._open(deadline)
+            try:
+                rows = self.exchange(conn, self.steps.ascertain(conn, identity, deadline), deadline)
+            finally:
+                conn.close()
+        except StatementFault as fault:
+            raise self.store_error(fault, doubt=True) from None
+        return cast("Found | NoRecord", rows[0][0])
+
+    def give_back(self, conn: L, *, usable: bool, wipe: bool) -> None:
+        if usable and not self._closed:
+            try:
+                last = self.steps.wipe(conn) if wipe else self.steps.roll_back(conn)
+                self._send_last(conn, last)
+                self._idle.append(conn)
+            except StatementFault:
+                conn.close()
+        else:
+            self.steps.cancel(conn)
+            conn.close()
+        self.free_slot()
+
+    def free_slot(self) -> None:
+        """Let another begin. From any thread."""
+        self._slots.release()
 
 
 def connected(connect: Callable[[], C], drop: Callable[[C], None], deadline: float) -> C:
