@@ -12,7 +12,7 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.exchange.answers import Answer, Outcome
-from semel.core.exchange.outcome import KeepFailed
+from semel.core.exchange.settle import KeepFailed
 from semel.core.flow import Interrupted, run
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
 from semel.core.records import Fence, OnLapse, Response

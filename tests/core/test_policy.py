@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 import semel
-from semel.core.exchange.outcome import is_ambiguous, says_not_executed
+from semel.core.exchange.settle import is_ambiguous
 from semel.core.policy import OPTION_NAMES, Policy, PolicyOptions
+from semel.core.recovery.was_sent import says_not_executed
 
 ZERO = timedelta(0)
 

@@ -34,9 +34,9 @@ import requests.adapters
 import urllib3
 
 import semel
-from semel.core.exchange.outcome import is_ambiguous, says_not_executed
+from semel.core.exchange.settle import is_ambiguous
 from semel.core.recovery.client_internals import is_on_a_way
-from semel.core.recovery.was_sent import WasSent, classify
+from semel.core.recovery.was_sent import WasSent, classify, says_not_executed
 from tests.core import provider as acts
 from tests.core.provider import Act, Provider, answer, deaf_port, say
 from tests.servers.ports import bound_somewhere

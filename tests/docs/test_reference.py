@@ -27,9 +27,9 @@ import semel
 from semel.cli import commands, output
 from semel.config import _SCALARS, load
 from semel.core.exchange.exchange import Progress
-from semel.core.exchange.outcome import Verdict, conclude, judge
 from semel.core.exchange.problems import CATALOGUE, DOCS, refuse
 from semel.core.exchange.replay import _NOT_KEPT
+from semel.core.exchange.settle import Verdict, conclude, judge
 from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned
 from semel.core.policy import OPTION_NAMES, Policy
 from semel.core.records import Response, State

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from semel.core.exchange.outcome import is_ambiguous, says_not_executed
-from semel.core.recovery.was_sent import ANSWERED_CODES, WasSent, classify
+from semel.core.exchange.settle import is_ambiguous
+from semel.core.recovery.was_sent import ANSWERED_CODES, WasSent, classify, says_not_executed
 from tests.core.provider import Provider, turn_away
 from tests.servers.ports import bound_somewhere
 from tests.waiting import PATIENCE

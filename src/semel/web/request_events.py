@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.admit import Refusal
 from semel.core.exchange.answers import Answer, Outcome
-from semel.core.exchange.outcome import KeepFailed, NeverAwaited
+from semel.core.exchange.settle import KeepFailed, NeverAwaited
 from semel.core.operations.handler import Apart, Await, Pause, Pursue, Render
 from semel.core.operations.requests import Applied, FlowOperation, Lapse, Resume, Retake
 from semel.core.policy import Policy

@@ -11,10 +11,8 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.exchange import atomic, claim, settle
-from semel.core.exchange import outcome as conclusions
-from semel.core.exchange import outcome as verdicts
 from semel.core.exchange.answers import Answer, Outcome, from_record, in_flight, usual_replay
-from semel.core.exchange.outcome import Verdict
+from semel.core.exchange.settle import Verdict
 from semel.core.flow import Flow, ask
 from semel.core.frozen import replace
 from semel.core.records import Fence, State
@@ -348,22 +346,22 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an error with an effect is released", "leased-payments", "1")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(verdicts._FATE, "unknown", Verdict.RELEASE)
+    patch.setitem(settle._FATE, "unknown", Verdict.RELEASE)
 
 
 @mutant("a reset connection is taken for an error", "leased-ietf-doubt", "1", kinds=("reset!",))
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verdicts, "is_ambiguous", lambda error: False)
+    patch.setattr(settle, "is_ambiguous", lambda error: False)
 
 
 @mutant("a cancelled handler is released", "leased-ietf", "1", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    judge = verdicts.judge
+    judge = settle.judge
 
     def lenient(policy: Any, outcome: Any) -> Verdict:
         return Verdict.RELEASE if isinstance(outcome, ops.Abandoned) else judge(policy, outcome)
 
-    patch.setattr(conclusions, "judge", lenient)
+    patch.setattr(settle, "judge", lenient)
 
 
 @mutant("an answer is sent though it is not durable", "leased-ietf", "3", faults=2)
@@ -431,7 +429,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("an operation that has acted is freed", "leased-resume-trips", "1")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(conclusions, "has_begun", lambda call, progress: False)
+    patch.setattr(settle, "has_begun", lambda call, progress: False)
 
 
 @mutant("an operation begins anew, whatever it has done", "leased-resume-trips", "1")

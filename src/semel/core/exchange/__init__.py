@@ -19,14 +19,12 @@ them is explored in tests/proof/explorer.
     exchange           the object that holds everything about the request; the progress of its run
     admit              who asks, with which key, for what
     claim              the first half
-    settle             the second half
-    outcome            what a handler's outcome means: keep, release or unknown
-    answers            what a record says to a request that may not run
+    settle             the second half: is the answer kept, the key released, the outcome unknown
+    answers            what a record says to a request that may not run; the status resource
     replay             how an answer looks the first time and every time after
     problems           every refusal, as an RFC 9457 document
     refusal_shapes     the same in the shapes of other APIs
     atomic             both halves in one transaction of the application
     deferred           the request is left to the worker
     settings_changed   are keys still made the way the store remembers
-    status             the status resource of an accepted request
 """

@@ -15,7 +15,7 @@ from semel.core.exchange import replay
 from semel.core.exchange.answers import Answer, Outcome, doubt, from_record, in_flight
 from semel.core.exchange.claim import claim_of, enter, meet, seize
 from semel.core.exchange.exchange import Exchange, Progress
-from semel.core.exchange.outcome import (
+from semel.core.exchange.settle import (
     Verdict,
     as_zombie,
     completion,

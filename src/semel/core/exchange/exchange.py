@@ -244,15 +244,16 @@ class Progress:
         self.journal = journal
         self._passed += 1
 
-    def finish(self) -> None:
-        """The handler has answered: it must have come to every point on record."""
+    def missed(self) -> OperationChanged | None:
+        """What is wrong where the handler has answered without coming to every point on record."""
         points = self.journal.points
-        if self._seen < len(points):
-            missed = points[self._seen]
-            raise OperationChanged(
-                f"the operation's journal has the {missed.kind} {missed.name!r}, which the code "
-                "did not come to: points must not be removed while operations are under way"
-            )
+        if self._seen >= len(points):
+            return None
+        missed = points[self._seen]
+        return OperationChanged(
+            f"the operation's journal has the {missed.kind} {missed.name!r}, which the code "
+            "did not come to: points must not be removed while operations are under way"
+        )
 
     @property
     def in_doubt(self) -> bool:

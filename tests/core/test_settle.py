@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from semel.core.exchange.exchange import Progress
-from semel.core.exchange.outcome import Verdict, concession, conclude, is_usual
+from semel.core.exchange.settle import Verdict, concession, conclude, is_usual
 from semel.core.operations.handler import HandlerOutcome, Raised, Returned
 from semel.core.operations.requests import Release, Renew, Suspend
 from semel.core.policy import Policy, accepted, ietf, payments, stripe
