@@ -23,7 +23,7 @@ from semel.core.states import RecordEvent
 from semel.core.unknown import probe as reconciling
 from semel.core.unknown import settlement
 from semel.core.unknown.evidence import Absent
-from semel.stores.memory import maintenance, records
+from semel.stores.memory import records
 from semel.stores.memory.rows import WRITES, Row, allowed, nothing, proved
 from tests.core import whole
 from tests.proof.explorer import cast, worlds
@@ -154,7 +154,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("the sweeper frees what lapsed", "leased-ietf", "5")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maintenance, "lapse_event", lambda held: RecordEvent.LAPSE_RELEASE)
+    patch.setattr(records, "lapse_event", lambda held: RecordEvent.LAPSE_RELEASE)
 
 
 @mutant("a claim takes a lapsed record over", "leased-ietf", "5")
@@ -179,44 +179,42 @@ def _freed(op: Any, held: Row, now: int) -> None:
 
 @mutant("unknown is free after a while", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    def freeing(self: maintenance.MemoryMaintenance, op: Any, now: int) -> ops.Tended:
-        for held in self._rows():
+    def freeing(self: records.MemoryRecords, op: Any, now: int) -> ops.Tended:
+        for held in list(self.rows.values()):
             if held.state is _UNKNOWN and held.created_at + _DAY < now:
-                self._records.happen(RecordEvent.SETTLE_ABSENT, held, _freed, op, now)
+                self.happen(RecordEvent.SETTLE_ABSENT, held, _freed, op, now)
         return ops.Tended({}, False, now)
 
-    patch.setattr(maintenance.MemoryMaintenance, "_sweep", freeing)
+    patch.setattr(records.MemoryRecords, "_sweep", freeing)
 
 
 @mutant("unsettled records are purged", "leased-retention", "5", kinds=("doubt!", "ok"))
 def _(patch: pytest.MonkeyPatch) -> None:
-    reap = maintenance.MemoryMaintenance._reap
+    reap = records.MemoryRecords._reap
 
-    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> ops.Tended:
-        for held in self._rows():
+    def purging(self: records.MemoryRecords, op: Any, now: int) -> ops.Tended:
+        for held in list(self.rows.values()):
             if held.created_at + 24 * 3600 * worlds.SECOND < now:
-                self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
+                self.happen(RecordEvent.FORGET, held, nothing, op, now)
         return reap(self, op, now)
 
-    patch.setattr(maintenance.MemoryMaintenance, "_reap", purging)
+    patch.setattr(records.MemoryRecords, "_reap", purging)
 
 
 @mutant("settled records are purged before their time", "leased-ietf", "6")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def purging(self: maintenance.MemoryMaintenance, op: Any, now: int) -> ops.Tended:
-        for held in self._rows():
+    def purging(self: records.MemoryRecords, op: Any, now: int) -> ops.Tended:
+        for held in list(self.rows.values()):
             if held.state is State.COMPLETED:
-                self._records.happen(RecordEvent.FORGET, held, nothing, op, now)
+                self.happen(RecordEvent.FORGET, held, nothing, op, now)
         return ops.Tended({}, False, now)
 
-    patch.setattr(maintenance.MemoryMaintenance, "_reap", purging)
+    patch.setattr(records.MemoryRecords, "_reap", purging)
 
 
 @mutant("the sweeper does nothing", "leased-ietf", "12", faults=1)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        maintenance.MemoryMaintenance, "_sweep", lambda self, op, now: ops.Tended({}, False, now)
-    )
+    patch.setattr(records.MemoryRecords, "_sweep", lambda self, op, now: ops.Tended({}, False, now))
 
 
 @mutant("what runs is abandoned", "deferred-abandoned", "5")
@@ -226,7 +224,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
             return held.record.lapsed(now)
         return proved(event, fence, held, now)
 
-    patch.setattr(maintenance, "proved", lax)
+    patch.setattr(records, "proved", lax)
 
 
 # ── the way in ────────────────────────────────────────────────────────────────────────────────────
@@ -505,12 +503,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
         held.forget_at, held.journal, held.leased_until = now + _DAY, None, None
 
     def released(self: Any, op: Any, now: int) -> ops.Tended:
-        for held in self._rows():
+        for held in list(self.rows.values()):
             if held.record.lapsed(now) and held.resumable:
-                self._records.happen(RecordEvent.LAPSE_RELEASE, held, freed, op, now)
+                self.happen(RecordEvent.LAPSE_RELEASE, held, freed, op, now)
         return ops.Tended({}, False, now)
 
-    patch.setattr(maintenance.MemoryMaintenance, "_sweep", released)
+    patch.setattr(records.MemoryRecords, "_sweep", released)
 
 
 # ── transactions ──────────────────────────────────────────────────────────────────────────────────

@@ -10,9 +10,8 @@ from typing import Any, Final, TypeAlias
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Case, Identity, Micros
 from semel.core.terms import Terms
-from semel.stores.memory.maintenance import MemoryMaintenance
 from semel.stores.memory.outbox import MemoryOutbox
-from semel.stores.memory.records import AuditLog, MemoryRecords
+from semel.stores.memory.records import MemoryRecords
 from semel.stores.memory.rows import Row
 
 Entries: TypeAlias = tuple[int, ...]
@@ -27,11 +26,9 @@ class Shelf:
     def __init__(self, identities: tuple[Identity, ...], terms: Iterable[Terms]) -> None:
         """``terms``: those that are on record."""
         self._identities = identities
-        audit = AuditLog()
-        self._records = MemoryRecords(audit)
+        self._records = MemoryRecords(MemoryOutbox())
         self._records.terms.update({each.id: each for each in terms})
-        upkeep = MemoryMaintenance(self._records, MemoryOutbox(audit))
-        self._answers = {**self._records.answers(), **upkeep.answers()}
+        self._answers = self._records.answers()
         self._entries: list[Row | None] = [None]
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._ops: list[StoreOperation[Any]] = []

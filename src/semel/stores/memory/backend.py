@@ -9,9 +9,8 @@ from semel.core import operations as ops
 from semel.core.records import Micros
 from semel.core.texts import exact
 from semel.stores.base import AsyncStore, Capabilities, Clock, Store, system_clock
-from semel.stores.memory.maintenance import MemoryMaintenance
-from semel.stores.memory.outbox import MemoryOutbox
-from semel.stores.memory.records import Answers, AuditLog, MemoryRecords
+from semel.stores.memory.outbox import Answers, MemoryOutbox
+from semel.stores.memory.records import MemoryRecords
 
 R = TypeVar("R")
 
@@ -26,29 +25,19 @@ class MemoryBackend:
     """Records that live in this object and end with it."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock) -> None:
-        self._url = url
+        self.url = url
+        self.capabilities = Capabilities(durable=False, shared=False, transactions=False)
         self._clock = clock
         self._lock = threading.Lock()
         self._recipes: dict[str, _Recipe] = {}
         self._awaited = _AsyncMemoryStore(self)
-        audit = AuditLog()
-        records, outbox = MemoryRecords(audit), MemoryOutbox(audit)
+        outbox = MemoryOutbox()
         self._answers: Answers = {
             ops.Register: self._register,
             ops.ReadRecipe: self._read_recipe,
-            **records.answers(),
-            **MemoryMaintenance(records, outbox).answers(),
+            **MemoryRecords(outbox).answers(),
             **outbox.answers(),
-            **audit.answers(),
         }
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(durable=False, shared=False, transactions=False)
 
     def blocking(self) -> Store:
         return self

@@ -1,15 +1,55 @@
-"""The outbox, and the events that providers sent, in dictionaries."""
+"""The outbox, the events that providers sent, and the audit log of what operators did."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
 from semel.core.operations.outbox import Shelf
-from semel.core.records import Effect, Fence, Micros
+from semel.core.records import Effect, Fence, Identity, Micros
 from semel.core.texts import exact, indexed, shown
-from semel.stores.memory.records import Answers, AuditLog
+from semel.errors import ConfigurationError
+from semel.stores.options import whole
+
+Answers: TypeAlias = dict[type[ops.StoreOperation[Any]], Callable[[Any, Micros], object]]
+"""What performs each kind of operation: it takes the operation and the time."""
+
+
+class AuditLog:
+    """What operators and programs did to records and effects, oldest first."""
+
+    def __init__(self) -> None:
+        self._entries: list[ops.AuditEntry] = []
+
+    def note(
+        self,
+        verb: ops.Verb,
+        act: ops.Act,
+        now: Micros,
+        *,
+        identity: Identity | None = None,
+        subject: str | None = None,
+        states: tuple[str | None, str | None] = (None, None),
+    ) -> None:
+        """Append an entry. ``states``: of the record or effect, before and after."""
+        place = str(len(self._entries) + 1)
+        by, reason = shown(act.by), shown(act.reason)
+        entry = ops.AuditEntry(place, now, verb.value, by, reason, identity, subject, *states)
+        self._entries.append(entry)
+
+    def remark(self, op: ops.Remark, now: Micros) -> ops.Remarked:
+        self.note(op.verb, op.act, now, subject=shown(op.subject))
+        return ops.Remarked(now)
+
+    def browse(self, op: ops.BrowseAudit, now: Micros) -> ops.AuditEntries:
+        """A page of entries, newest first, before the place ``op.before``."""
+        place = len(self._entries) + 1 if op.before is None else whole(op.before)
+        if place is None:
+            raise ConfigurationError("this is no place in the audit of this store")
+        end = max(0, place - 1)
+        return ops.AuditEntries(tuple(self._entries[:end][::-1][: op.limit]), now)
 
 
 class _Slot(NamedTuple):
@@ -27,8 +67,8 @@ class _Slot(NamedTuple):
 class MemoryOutbox:
     """Effects by key; events that providers sent by their source and id."""
 
-    def __init__(self, audit: AuditLog) -> None:
-        self._audit = audit
+    def __init__(self) -> None:
+        self.audit = AuditLog()
         self._slots: dict[str, _Slot] = {}
         self._places = 0
         self._events: dict[tuple[str, str], Micros] = {}
@@ -45,6 +85,8 @@ class MemoryOutbox:
             ops.Requeue: self._requeue,
             ops.NoteEvent: self._note_event,
             ops.ResealEffect: self._reseal,
+            ops.Remark: self.audit.remark,
+            ops.BrowseAudit: self.audit.browse,
         }
 
     def reap(self, limit: int, now: Micros) -> dict[str, int]:
@@ -161,7 +203,7 @@ class MemoryOutbox:
         if slot is None or slot.state is not Shelf.DEAD:
             done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
             return ops.EffectWritten(done, now)
-        self._audit.note(
+        self.audit.note(
             ops.Verb.DROP if op.drop else ops.Verb.RETRY,
             op.act,
             now,

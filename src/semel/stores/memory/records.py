@@ -1,26 +1,38 @@
-"""Claims, reads and writes of one record, and the audit log of what operators did.
+"""What the store does with records: claims, reads and writes of one, lists and rounds over all.
 
 `core.states` says which event is allowed, what proof it needs and which state it leads to.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.records import Identity, Micros, Record, State
+from semel.core.records import ABANDONED, Case, Fence, Glimpse, Identity, Micros, Record, State
 from semel.core.states import RecordEvent
 from semel.core.stored.snapshot import LARGE, brief
-from semel.core.terms import Terms, TermsId, application_of
+from semel.core.terms import Terms, TermsId, application_of, route_of
 from semel.core.texts import indexed, shown
-from semel.errors import ConfigurationError
-from semel.stores.memory.rows import TARGET, WRITES, Fill, Row, Write, allowed, already
-from semel.stores.options import whole
-
-Answers: TypeAlias = dict[type[ops.StoreOperation[Any]], Callable[[Any, Micros], object]]
-"""What performs each kind of operation: it takes the operation and the time."""
+from semel.stores.base import due_as, due_at, is_due
+from semel.stores.memory.outbox import Answers, MemoryOutbox
+from semel.stores.memory.rows import (
+    TARGET,
+    WRITES,
+    Fill,
+    Row,
+    Write,
+    allowed,
+    already,
+    empty,
+    keep,
+    lapse,
+    lapse_event,
+    nothing,
+    proved,
+)
 
 VERBS: Final = {
     RecordEvent.SETTLE_HAPPENED: ops.Verb.SETTLE,
@@ -34,51 +46,15 @@ VERBS: Final = {
 """The events that are written into the audit log, and the verb each is written as."""
 
 
-class AuditLog:
-    """What operators and programs did to records and effects, oldest first."""
-
-    def __init__(self) -> None:
-        self._entries: list[ops.AuditEntry] = []
-
-    def answers(self) -> Answers:
-        return {ops.Remark: self._remark, ops.BrowseAudit: self._browse}
-
-    def note(
-        self,
-        verb: ops.Verb,
-        act: ops.Act,
-        now: Micros,
-        *,
-        identity: Identity | None = None,
-        subject: str | None = None,
-        states: tuple[str | None, str | None] = (None, None),
-    ) -> None:
-        """Append an entry. ``states``: of the record or effect, before and after."""
-        place = str(len(self._entries) + 1)
-        by, reason = shown(act.by), shown(act.reason)
-        entry = ops.AuditEntry(place, now, verb.value, by, reason, identity, subject, *states)
-        self._entries.append(entry)
-
-    def _remark(self, op: ops.Remark, now: Micros) -> ops.Remarked:
-        self.note(op.verb, op.act, now, subject=shown(op.subject))
-        return ops.Remarked(now)
-
-    def _browse(self, op: ops.BrowseAudit, now: Micros) -> ops.AuditEntries:
-        """A page of entries, newest first, before the place ``op.before``."""
-        place = len(self._entries) + 1 if op.before is None else whole(op.before)
-        if place is None:
-            raise ConfigurationError("this is no place in the audit of this store")
-        end = max(0, place - 1)
-        return ops.AuditEntries(tuple(self._entries[:end][::-1][: op.limit]), now)
-
-
 class MemoryRecords:
-    """Every record, by identity."""
+    """Every record, by identity. Rounds of maintenance take the outbox along."""
 
-    def __init__(self, audit: AuditLog) -> None:
+    def __init__(self, outbox: MemoryOutbox) -> None:
         self.rows: dict[Identity, Row] = {}
         self.terms: dict[TermsId, Terms] = {}
-        self._audit = audit
+        self._outbox = outbox
+        self._leaders: dict[str, tuple[Fence, Micros]] = {}
+        """Who leads what, and until when."""
 
     def answers(self) -> Answers:
         return {
@@ -89,6 +65,20 @@ class MemoryRecords:
             ops.Recall: self._recall,
             ops.Agree: self._agree,
             **dict.fromkeys(WRITES, self._write),
+            ops.Due: self._due,
+            ops.CountDue: self._count_due,
+            ops.Browse: self._browse,
+            ops.Scan: self._scan,
+            ops.Count: self._count,
+            ops.Sweep: self._sweep,
+            ops.Abandon: self._abandon,
+            ops.Reap: self._reap,
+            ops.Lead: self._lead,
+            ops.WhoLeads: self._who_leads,
+            ops.Retire: self._retire,
+            ops.ListBelongings: self._belongings,
+            ops.ListUnlike: self._unlike,
+            ops.Reseal: self._reseal,
         }
 
     def _read(self, op: ops.Read, now: Micros) -> ops.Found | ops.NoRecord:
@@ -104,9 +94,6 @@ class MemoryRecords:
     def _recall(self, op: ops.Recall, now: Micros) -> ops.Recalled | ops.NoRecord:
         row = self.rows.get(op.identity)
         return ops.NoRecord(now) if row is None else ops.Recalled(row.case(self.terms), now)
-
-    def is_of(self, row: Row, application: str) -> bool:
-        return application_of(self.terms.get(row.terms)) == application
 
     def _agree(self, op: ops.Agree, now: Micros) -> ops.Agreed:
         for name in (op.terms.application, op.terms.route):
@@ -147,7 +134,7 @@ class MemoryRecords:
             if event in VERBS:  # most writes are not for the audit log
                 act: ops.Act = cast("Any", op).act
                 states = row.state.value, None if target is None else target.value
-                self._audit.note(VERBS[event], act, now, identity=op.identity, states=states)
+                self._outbox.audit.note(VERBS[event], act, now, identity=op.identity, states=states)
             row = self.happen(event, row, kind.fill, op, now)
         elif not already(op, target, row, now):
             return ops.Lost(_brief(row), now)
@@ -165,6 +152,189 @@ class MemoryRecords:
         fill(op, left, now)
         self.rows[row.identity] = left
         return left
+
+    # ── lists ────────────────────────────────────────────────────────────────────────────────────
+
+    def _cases(self) -> list[Case]:
+        return [row.case(self.terms) for row in self.rows.values()]
+
+    def _due(self, op: ops.Due, now: Micros) -> ops.DueRecords:
+        work = [
+            (due, case)
+            for case in self._cases()
+            if (due := due_as(op.work, case, now))
+            and (op.known is None or op.known.covers(case.terms))
+        ]
+        work.sort(key=lambda item: item[0])
+        cases = tuple([case for due, case in work if due <= now][: op.limit])
+        if cases and len(cases) >= op.limit:
+            return ops.DueRecords(cases, now, now)
+        return ops.DueRecords(cases, now, next((due for due, _ in work if due > now), None))
+
+    def _count_due(self, op: ops.CountDue, now: Micros) -> ops.Waiting:
+        counts: Counter[tuple[str, str] | None] = Counter()
+        for work in ops.Work:
+            due = [case for case in self._cases() if is_due(work, case, now)]
+            counts.update(route_of(case.terms) for case in due[: op.limit])
+        return ops.Waiting(dict(counts), now)
+
+    def _browse(self, op: ops.Browse, now: Micros) -> ops.DueRecords:
+        cases = [case for case in self._cases() if case.record.state in op.states]
+        cases = [case for case in cases if case.due_at is None or not op.dead]
+        cases = [case for case in cases if case.record.identity > (op.after or b"")]
+        cases.sort(key=lambda case: case.record.identity)
+        return ops.DueRecords(tuple(cases[: op.limit]), now)
+
+    def _page(
+        self, op: ops.Scan | ops.Count | ops.ListBelongings | ops.ListUnlike
+    ) -> tuple[list[Row], Identity | None]:
+        """The next rows by identity, and where the page after them begins; None at the end."""
+        past = [row for row in self.rows.values() if row.identity > (op.after or b"")]
+        page = sorted(past, key=lambda row: row.identity)[: op.limit]
+        return page, page[-1].identity if len(page) < len(past) else None
+
+    def _count(self, op: ops.Count, now: Micros) -> ops.Counted:
+        page, until = self._page(op)
+        alive = [row for row in page if row.state is not State.EXPIRED]
+        return ops.Counted(dict(Counter(row.origin.tenant for row in alive)), until, now)
+
+    def _scan(self, op: ops.Scan, now: Micros) -> ops.Scanned:
+        page, until = self._page(op)
+        seen = [
+            Glimpse(
+                *(row.identity, row.state, row.on_lapse, row.origin),
+                *(row.created_at, row.leased_until, row.expires_at, row.forget_at),
+                *(due_at(row.record, row.due_at), row.tries, row.reason),
+                None if row.snapshot is None else len(row.snapshot),
+                self.terms.get(row.terms),
+            )
+            for row in page
+            if row.state in op.states
+        ]
+        return ops.Scanned(tuple(seen), until, now)
+
+    # ── rounds ───────────────────────────────────────────────────────────────────────────────────
+
+    def _sweep(self, op: ops.Sweep, now: Micros) -> ops.Tended:
+        def lapsing(row: Row) -> tuple[RecordEvent, Fill] | None:
+            event, terms = lapse_event(row), self.terms.get(row.terms)
+            if row.resumable or (terms is None and event is RecordEvent.LAPSE_RELEASE):
+                return None
+            retention = 0 if terms is None else terms.retention
+            return event, lambda _, left, at: lapse(left, retention, at)
+
+        return self._round(op, now, lapsing)
+
+    def _abandon(self, op: ops.Abandon, now: Micros) -> ops.Tended:
+        def abandoning(row: Row) -> tuple[RecordEvent, Fill] | None:
+            terms = self.terms.get(row.terms)
+            if terms is None:
+                return None
+
+            def fill(op: ops.Abandon, left: Row, now: Micros) -> None:
+                keep(left, op.snapshot, terms, now)
+                left.reason = ABANDONED
+
+            return RecordEvent.ABANDON, fill
+
+        return self._round(op, now, abandoning)
+
+    def _reap(self, op: ops.Reap, now: Micros) -> ops.Tended:
+        def forgetting(row: Row) -> tuple[RecordEvent, Fill] | None:
+            # What was completed is expired first.
+            return None if row.state is State.COMPLETED else (RecordEvent.FORGET, nothing)
+
+        expire: tuple[RecordEvent, Fill] = RecordEvent.EXPIRE, lambda _, left, at: empty(left)
+        expired = self._round(op, now, lambda row: expire)
+        forgotten = self._round(op, now, forgetting)
+        others = self._outbox.reap(op.limit, now)
+        more = expired.more or forgotten.more or any(n >= op.limit for n in others.values())
+        return ops.Tended({**expired.counts, **forgotten.counts, **others}, more, now)
+
+    def _round(
+        self,
+        op: ops.Sweep | ops.Abandon | ops.Reap,
+        now: Micros,
+        event_of: Callable[[Row], tuple[RecordEvent, Fill] | None],
+    ) -> ops.Tended:
+        """Bring on the event of each row that is due, longest due first, up to the limit.
+
+        ``event_of``: the event, and what fills in the row's copy; None leaves the row alone.
+        """
+        counts: Counter[str] = Counter()
+        due = [(row.case(self.terms).due_at or now, row) for row in self.rows.values()]
+        for _, row in sorted(due, key=lambda item: item[0]):
+            if counts.total() >= op.limit:
+                break
+            found = event_of(row)
+            if found is not None and proved(found[0], row.fence, row, now):
+                self.happen(found[0], row, found[1], op, now)
+                counts[found[0].value] += 1
+        return ops.Tended(dict(counts), counts.total() >= op.limit, now)
+
+    def _retire(self, op: ops.Retire, now: Micros) -> ops.Retired:
+        def fill(op: ops.Retire, left: Row, now: Micros) -> None:
+            left.retired_at = now if left.retired_at is None else left.retired_at
+
+        resource, tenant = shown(op.resource), shown(op.tenant)
+        made = [
+            row
+            for row in self.rows.values()
+            if row.resource == resource
+            and row.origin.tenant == tenant
+            and application_of(self.terms.get(row.terms)) == op.application
+            and proved(RecordEvent.RETIRE, row.fence, row, now)
+        ]
+        for row in made:
+            self.happen(RecordEvent.RETIRE, row, fill, op, now)
+        return ops.Retired(len(made), now)
+
+    def _lead(self, op: ops.Lead, now: Micros) -> ops.Led:
+        fence, until = self._leaders.get(indexed(op.name), (op.fence, now))
+        if fence == op.fence or until <= now:
+            fence, until = self._leaders[op.name] = op.fence, now + op.lease
+        return ops.Led(fence == op.fence, until, now)
+
+    def _who_leads(self, op: ops.WhoLeads, now: Micros) -> ops.Leading:
+        leader = self._leaders.get(indexed(op.name))
+        return ops.Leading(None if leader is None else leader[1], now)
+
+    # ── erasure and key rotation ─────────────────────────────────────────────────────────────────
+
+    def _belongings(self, op: ops.ListBelongings, now: Micros) -> ops.Belongings:
+        page, until = self._page(op)
+        found = [
+            ops.Belonging(row.identity, row.state, row.fence)
+            for row in page
+            if row.origin.tenant == shown(op.tenant)
+            and application_of(self.terms.get(row.terms)) == op.application
+        ]
+        return ops.Belongings(tuple(found), until, now)
+
+    def _unlike(self, op: ops.ListUnlike, now: Micros) -> ops.Exhibits:
+        """Rows with a stored value that does not begin with ``op.prefix``."""
+        page, until = self._page(op)
+        found: list[ops.Exhibit] = []
+        for row in page:
+            parts = [
+                None if blob is None or blob.startswith(op.prefix) else blob
+                for blob in (row.request, row.journal, row.snapshot)
+            ]
+            if any(part is not None for part in parts):
+                found.append(ops.Exhibit(row.identity, row.fence, row.reason, *parts))
+        return ops.Exhibits(tuple(found), until, now)
+
+    def _reseal(self, op: ops.Reseal, now: Micros) -> ops.Written:
+        """Replace a stored value by the same value under another key."""
+        row = self.rows.get(op.identity)
+        if row is None:
+            return ops.Lost(None, now)
+        if row.fence != op.seen or getattr(row, op.part.value) != op.old:
+            return ops.Lost(row.record, now)
+        resealed = row.copy(row.state)
+        setattr(resealed, op.part.value, op.new)
+        self.rows[op.identity] = resealed
+        return ops.Applied(row.state, now, row.leased_until, row.expires_at)
 
 
 def _brief(row: Row) -> Record:

@@ -218,29 +218,21 @@ def nothing(op: object, row: Row, now: Micros) -> None:
 
 def _take(op: ops.Take | ops.Resume | ops.Retake, row: Row, now: Micros) -> None:
     row.fence, row.leased_until, row.reason = op.fence, now + op.lease, None
+    if not isinstance(op, ops.Take):
+        row.snapshot = None
+    if isinstance(op, ops.Retake):
+        row.expires_at = row.forget_at = None
+        row.on_lapse, row.abandon_at = op.on_lapse, _later(now, row.patience)
 
 
-def _resume(op: ops.Resume, row: Row, now: Micros) -> None:
-    _take(op, row, now)
-    row.snapshot = None
-
-
-def _retake(op: ops.Retake, row: Row, now: Micros) -> None:
-    _take(op, row, now)
-    row.expires_at = row.forget_at = row.snapshot = None
-    row.on_lapse, row.abandon_at = op.on_lapse, _later(now, row.patience)
-
-
-def _renew(op: ops.Renew, row: Row, now: Micros) -> None:
-    row.leased_until = now + op.lease
-
-
-def _open(op: ops.Open, row: Row, now: Micros) -> None:
-    row.snapshot = op.snapshot
-
-
-def _advance(op: ops.Advance, row: Row, now: Micros) -> None:
-    row.journal = op.journal
+def _go_on(op: ops.Renew | ops.Open | ops.Advance, row: Row, now: Micros) -> None:
+    match op:
+        case ops.Renew():
+            row.leased_until = now + op.lease
+        case ops.Open():
+            row.snapshot = op.snapshot
+        case ops.Advance():
+            row.journal = op.journal
 
 
 def _complete(op: ops.Complete, row: Row, now: Micros) -> None:
@@ -249,10 +241,7 @@ def _complete(op: ops.Complete, row: Row, now: Micros) -> None:
 
 
 def _release(op: ops.Release, row: Row, now: Micros) -> None:
-    if row.state is State.PENDING:
-        _queue(row, now + (op.requeue or 0))
-    else:
-        _free(row, now + op.retention)
+    _give_back(row, now + (op.requeue or 0), now + op.retention)
     row.reason = op.reason and shown(op.reason)
 
 
@@ -263,13 +252,10 @@ def _suspend(op: ops.Suspend, row: Row, now: Micros) -> None:
 
 def lapse(row: Row, retention: Micros, now: Micros) -> None:
     """Fill in a row whose lease ran out, as its new state needs it."""
-    match row.state:
-        case State.FAILED_RETRYABLE:
-            _free(row, now + retention)
-        case State.PENDING:
-            _queue(row, now)
-        case _:
-            row.leased_until, row.due_at = None, now
+    if row.state is State.UNKNOWN:
+        row.leased_until, row.due_at = None, now
+    else:
+        _give_back(row, now, now + retention)
     row.reason, row.tries = "the lease ran out", 0
 
 
@@ -277,26 +263,23 @@ def _inquire(op: ops.Inquire, row: Row, now: Micros) -> None:
     row.tries, row.due_at = row.tries + 1, _later(now, op.again_in)
 
 
-def _settle_happened(op: ops.SettleHappened, row: Row, now: Micros) -> None:
-    keep(row, op.snapshot, op, now)
-    row.fence, row.reason = op.fence, shown(op.act.line)
-
-
-def _settle_absent(op: ops.SettleAbsent, row: Row, now: Micros) -> None:
-    _free(row, now + op.retention)
-    row.fence, row.reason = op.fence, shown(op.act.line)
-    if op.journal is not None:
-        row.journal = op.journal
-
-
-def _settle_call(op: ops.SettleCall, row: Row, now: Micros) -> None:
-    row.leased_until, row.journal, row.tries, row.snapshot = now, op.journal, 0, None
-    row.fence, row.reason = op.fence, shown(op.act.line)
-
-
-def _evict_unknown(op: ops.EvictUnknown, row: Row, now: Micros) -> None:
-    empty(row)
-    row.leased_until, row.expires_at, row.forget_at = None, now, now + op.tombstone
+def _settle(
+    op: ops.SettleHappened | ops.SettleAbsent | ops.SettleCall | ops.EvictUnknown,
+    row: Row,
+    now: Micros,
+) -> None:
+    """Somebody knows or decides what happened; the fence is burnt for whoever held it."""
+    match op:
+        case ops.SettleHappened():
+            keep(row, op.snapshot, op, now)
+        case ops.SettleAbsent():
+            _give_back(row, now, now + op.retention)
+            row.journal = row.journal if op.journal is None else op.journal
+        case ops.SettleCall():
+            row.leased_until, row.journal, row.tries, row.snapshot = now, op.journal, 0, None
+        case ops.EvictUnknown():
+            empty(row)
+            row.leased_until, row.expires_at, row.forget_at = None, now, now + op.tombstone
     row.fence, row.reason = op.fence, shown(op.act.line)
 
 
@@ -320,16 +303,15 @@ def empty(row: Row) -> None:
     row.snapshot = row.request = row.journal = None
 
 
-def _free(row: Row, forget_at: Micros) -> None:
+def _give_back(row: Row, due: Micros, forget_at: Micros) -> None:
+    """Free the key until ``forget_at``; a deferred request waits in the queue until ``due``."""
     row.leased_until = row.snapshot = None
-    row.forget_at = forget_at
-
-
-def _queue(row: Row, due: Micros) -> None:
-    """Put a deferred request back in the queue; at its deadline the abandoner takes it."""
-    end = row.abandon_at
-    row.leased_until, row.snapshot = end, None
-    row.due_at = due if end is None else min(due, end)
+    if row.state is not State.PENDING:
+        row.forget_at = forget_at
+    elif row.abandon_at is None:
+        row.due_at = due
+    else:  # at its deadline the abandoner takes it
+        row.leased_until, row.due_at = row.abandon_at, min(due, row.abandon_at)
 
 
 def _later(now: Micros, wait: Micros | None) -> Micros | None:
@@ -361,15 +343,15 @@ _SEEN: Final[Callable[[Any], Fence]] = attrgetter("seen")
 WRITES: Final[dict[type[Write], WriteKind]] = {
     ops.Take: WriteKind(RecordEvent.TAKE, _SEEN, _take),
     ops.Resume: WriteKind(
-        RecordEvent.LAPSE_RESUME, _SEEN, _resume, lambda op, row, now: row.resumable
+        RecordEvent.LAPSE_RESUME, _SEEN, _take, lambda op, row, now: row.resumable
     ),
-    ops.Retake: WriteKind(RecordEvent.RETAKE, _SEEN, _retake),
+    ops.Retake: WriteKind(RecordEvent.RETAKE, _SEEN, _take),
     # A lapsed lease is not renewed: another caller may already know that it lapsed.
     ops.Renew: WriteKind(
-        RecordEvent.RENEW, _HELD, _renew, lambda op, row, now: not row.record.lapsed(now)
+        RecordEvent.RENEW, _HELD, _go_on, lambda op, row, now: not row.record.lapsed(now)
     ),
-    ops.Open: WriteKind(RecordEvent.ADVANCE, _HELD, _open),
-    ops.Advance: WriteKind(RecordEvent.ADVANCE, _HELD, _advance),
+    ops.Open: WriteKind(RecordEvent.ADVANCE, _HELD, _go_on),
+    ops.Advance: WriteKind(RecordEvent.ADVANCE, _HELD, _go_on),
     ops.Complete: WriteKind(RecordEvent.COMPLETE, _HELD, _complete),
     ops.Release: WriteKind(RecordEvent.RELEASE, _HELD, _release, chosen=_release_event),
     ops.Suspend: WriteKind(RecordEvent.SUSPEND, _HELD, _suspend),
@@ -384,16 +366,16 @@ WRITES: Final[dict[type[Write], WriteKind]] = {
     ops.Inquire: WriteKind(
         RecordEvent.INQUIRE, _SEEN, _inquire, lambda op, row, now: bool(row.tries == op.tries)
     ),
-    ops.SettleHappened: WriteKind(RecordEvent.SETTLE_HAPPENED, _SEEN, _settle_happened),
-    ops.SettleAbsent: WriteKind(RecordEvent.SETTLE_ABSENT, _SEEN, _settle_absent),
+    ops.SettleHappened: WriteKind(RecordEvent.SETTLE_HAPPENED, _SEEN, _settle),
+    ops.SettleAbsent: WriteKind(RecordEvent.SETTLE_ABSENT, _SEEN, _settle),
     ops.SettleCall: WriteKind(
-        RecordEvent.SETTLE_CALL, _SEEN, _settle_call, lambda op, row, now: row.resumable
+        RecordEvent.SETTLE_CALL, _SEEN, _settle, lambda op, row, now: row.resumable
     ),
     ops.Evict: WriteKind(RecordEvent.EVICT, _SEEN, nothing),
     ops.EvictUnknown: WriteKind(
         RecordEvent.EVICT_FORCED,
         _SEEN,
-        _evict_unknown,
+        _settle,
         chosen=lambda op, row: RecordEvent.EVICT_FREED if op.free else RecordEvent.EVICT_FORCED,
     ),
     # A record without a key is already erased.
