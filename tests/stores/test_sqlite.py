@@ -68,11 +68,11 @@ def hurried(backend: SqliteBackend) -> Iterator[None]:
     """What is asked in the meantime has little time: only what meets a foreign lock may be."""
     writer = backend._writer
     assert writer is not None
-    backend.timeout = writer._timeout = 0.05
+    backend.timeout = writer.timeout = 0.05
     try:
         yield
     finally:
-        backend.timeout = writer._timeout = PATIENCE
+        backend.timeout = writer.timeout = PATIENCE
 
 
 def ask(backend: SqliteBackend, op: ops.StoreOperation[Any]) -> Any:

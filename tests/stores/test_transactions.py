@@ -44,7 +44,7 @@ ASYNC = pytest.mark.parametrize("world", ["sqlite-async", "postgresql-async"], i
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's statements have a second to notice an interruption; here they have long."""
-    monkeypatch.setattr("semel.stores.sqlite.handler_transaction.PATIENCE", PATIENCE)
+    monkeypatch.setattr("semel.stores.sqlite.connection.PATIENCE", PATIENCE)
 
 
 class Act:
@@ -402,7 +402,7 @@ def test_a_function_that_does_not_return_is_not_severed_and_that_is_said(
         hanging = threads.submit(connection.execute, "SELECT hang()")
         assert called.wait(PATIENCE)
         with monkeypatch.context() as patch:
-            patch.setattr("semel.stores.sqlite.handler_transaction.PATIENCE", SOON)
+            patch.setattr("semel.stores.sqlite.connection.PATIENCE", SOON)
             assert not act.inner.sever("it took too long")
         go_on.set()
         with suppress(sqlite3.Error):

@@ -14,7 +14,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -22,7 +23,8 @@ from urllib.parse import unquote, urlsplit
 from semel.core import operations as ops
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
-from semel.errors import ConfigurationError, StoreUnavailable
+from semel.errors import ConfigurationError
+from semel.stores.background import in_thread
 from semel.stores.base import (
     AsyncStore,
     AsyncTransaction,
@@ -41,7 +43,8 @@ from semel.stores.sqlite.writer import WRITERS, SqliteWriter, WriterJob
 R = TypeVar("R")
 
 DEFAULT_TIMEOUT = 5.0
-_NOT_HERE = object()
+_CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True, one_writer=True)
+_NOT_HERE: Final = object()
 
 LISTINGS: Final = frozenset(
     {ops.Due, ops.Browse, ops.Scan, ops.BrowseEffects, ops.FindEffect, ops.WhoLeads}
@@ -65,7 +68,8 @@ class SqliteBackend:
         foreign_keys: bool | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        self._url = url
+        self.url = url
+        self.capabilities = _CAPABILITIES
         self._path, options = parse(url)
         asked = options.get("timeout", DEFAULT_TIMEOUT) if timeout is None else timeout
         self.timeout = seconds("timeout", asked)
@@ -76,36 +80,25 @@ class SqliteBackend:
         self._transactions = SqliteTransactions(
             self._path, self.timeout, clock, flag("foreign_keys", enforced)
         )
-        self._forget_loops()
+        # Weak: a store refers to its loop, and a loop that ended must not be kept alive.
+        self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _AsyncSqliteStore]
+        self._loops = weakref.WeakValueDictionary()
         _LIVE.add(self)
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(durable=True, shared=True, transactions=True, one_writer=True)
 
     def blocking(self) -> Store:
         return _SqliteStore(self)
 
     def awaited(self) -> AsyncStore:
         loop = asyncio.get_running_loop()
-        latest = self._latest()
-        return latest if latest is not None and latest.loop is loop else self._store_of(loop)
+        found = self._loops.get(loop)
+        return found or self._loops.setdefault(loop, _AsyncSqliteStore(self, loop))
 
     def on(self, connection: sqlite3.Connection) -> Store:
         """A store inside the caller's own transaction: durable when the caller commits."""
         return SqliteJoinedStore(connection, self._clock)
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
-        """A transaction on the file; None when the key is, or may be, in another one.
-
-        A duplicate in this process gets None at once. When another process holds the file's write
-        lock for the whole timeout, it may hold this very key. ``limit`` is not used: there is no
-        server that could end an idle transaction.
-        """
+        """``limit`` is not used: there is no server that could end an idle transaction."""
         return self._transactions.begin(identity)
 
     async def abegin(
@@ -114,11 +107,10 @@ class SqliteBackend:
         return await self._transactions.abegin(identity)
 
     def ascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
-        """Read the outcome of a commit in doubt, with the write lock."""
         return self._transactions.ascertain(identity)
 
     async def aascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
-        return await self._transactions.aascertain(identity)
+        return await in_thread(partial(self._transactions.ascertain, identity))
 
     def migrate(self) -> int:
         now = self._clock()
@@ -169,20 +161,6 @@ class SqliteBackend:
                 self._writer = SqliteWriter(self._path, self.timeout, self._clock)
             return self._writer
 
-    def _forget_loops(self) -> None:
-        # Weak: a store refers to its loop, and a loop that ended must not be kept alive.
-        self._loops: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _AsyncSqliteStore]
-        self._loops = weakref.WeakValueDictionary()
-        self._latest: Callable[[], _AsyncSqliteStore | None] = _nobody
-
-    def _store_of(self, loop: asyncio.AbstractEventLoop) -> _AsyncSqliteStore:
-        with self._lock:
-            store = self._loops.get(loop)
-            if store is None:
-                store = self._loops[loop] = _AsyncSqliteStore(self, loop)
-            self._latest = weakref.ref(store)
-            return store
-
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
     def freeze(self) -> None:
@@ -198,7 +176,7 @@ class SqliteBackend:
         """In a forked child: the writer thread and the loops exist only in the parent."""
         self._writer = None
         self._transactions.start_anew()
-        self._forget_loops()
+        self._loops = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
 
@@ -212,27 +190,15 @@ class _SqliteStore:
         answer = self._backend.answer_at_once(op)
         if answer is not _NOT_HERE:
             return cast("R", answer)
-        mailbox = _ThreadMailbox()
-        job = WriterJob(op, mailbox)
+        done = threading.Lock()  # used once: the cheapest thing that a thread can wait for
+        done.acquire()
+        job = WriterJob(op, lambda _: done.release())
         self._backend.submit(job)
-        if not mailbox.lock.acquire(timeout=self._backend.timeout):
-            raise give_up(job)
+        if not done.acquire(timeout=self._backend.timeout):
+            raise job.give_up()
         if job.error is not None:
             raise job.error
         return cast("R", job.reply)
-
-
-class _ThreadMailbox:
-    """A lock that is used once: the cheapest thing a thread can wait for."""
-
-    __slots__ = ("lock",)
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lock.acquire()
-
-    def deliver(self, jobs: Sequence[WriterJob]) -> None:
-        self.lock.release()
 
 
 class _AsyncSqliteStore:
@@ -275,7 +241,7 @@ class _AsyncSqliteStore:
 
     def _send(self, op: StoreOperation[Any], future: asyncio.Future[Any]) -> None:
         """Queue for the writer. A job that is cancelled there is still done; its reply is lost."""
-        job = _LoopJob(op, self)
+        job = _LoopJob(op, self._deliver)
         job.future, job.sent_at = future, time.monotonic()
         self._waiting.append(job)
         if self._timer is None:
@@ -290,7 +256,7 @@ class _AsyncSqliteStore:
         self._leaving = []
         self._backend.submit(*leaving)
 
-    def deliver(self, jobs: Sequence[WriterJob]) -> None:
+    def _deliver(self, jobs: Sequence[WriterJob]) -> None:
         try:
             self.loop.call_soon_threadsafe(self._settle, jobs)
         except RuntimeError:
@@ -318,7 +284,7 @@ class _AsyncSqliteStore:
                     patience = max(0.001, job.sent_at - too_old)
                     self._timer = self.loop.call_later(patience, self._check_deadlines)
                     return
-                job.future.set_exception(give_up(job))
+                job.future.set_exception(job.give_up())
             self._waiting.popleft()
 
 
@@ -349,13 +315,6 @@ class SqliteJoinedStore:
             raise outage(error, applied=False) from error
 
 
-def give_up(job: WriterJob) -> StoreUnavailable:
-    """The error for a caller whose time is over."""
-    if job.writer is None:
-        return StoreUnavailable("the operation was never begun", applied=False)
-    return job.writer.withdraw(job)
-
-
 # ── the URL ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -375,10 +334,6 @@ def parse(url: str) -> tuple[Path, dict[str, str]]:
         )
     # Absolute at once: a process that changes its folder must not change its store.
     return Path(path).absolute(), in_url(parts.query, ("timeout", "foreign_keys"), "SQLite")
-
-
-def _nobody() -> None:
-    """Stands for the latest store while there is none."""
 
 
 # ── the process ───────────────────────────────────────────────────────────────────────────────────

@@ -1,20 +1,30 @@
-"""One SQLite file: opens it durably, migrates it, runs plans on it, maps its errors."""
+"""One SQLite file: opens it durably, migrates it, runs plans on it, maps its errors.
+
+`SqliteHandlerConnection` is what a handler is given in a transaction. sqlite3 crashes when a
+connection is closed while another thread runs a statement on it. So every use takes the lock
+``turn``, and so does the end of the transaction.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 import time
-from collections.abc import Generator, Sequence
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from semel.backoff import between
 from semel.core.records import Micros
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
+from semel.stores.open_transactions import refused
 from semel.stores.sql import migration
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.plans import Plan, Rows, Statement
+from semel.stores.sql.plans import Rows, Statement
 
 R = TypeVar("R")
 C = TypeVar("C", bound=sqlite3.Connection)
@@ -25,6 +35,10 @@ PARTS = {name: query.parts for name, query in DIALECT.queries.items() if query.p
 OLDEST = (3, 37, 0)
 """STRICT tables came with 3.37, RETURNING with 3.35."""
 
+PATIENCE: Final = 1.0
+"""Seconds to wait for an interrupted statement. One that calls a Python function may go on."""
+_LOOK: Final = 0.005
+_NO_MORE: Final = object()
 _FULL_SYNC = 2
 
 FileId = tuple[int, int]
@@ -134,7 +148,7 @@ def make_durable(connection: sqlite3.Connection, path: Path, timeout: float) -> 
     """Set WAL with synchronous=FULL: NORMAL loses acknowledged commits in a power cut."""
     try:
         # Processes that switch a new file to WAL at once get BUSY without the busy timeout.
-        mode = _when_free(connection, "PRAGMA journal_mode = WAL", timeout).fetchone()[0]
+        mode = when_free(connection, timeout, "PRAGMA journal_mode = WAL").fetchone()[0]
     except UnicodeDecodeError as error:
         # SQLite quotes the damaged bytes in its message, and Python cannot decode them.
         raise StoreCorrupt("the file is damaged: its schema is not text") from error
@@ -149,12 +163,12 @@ def make_durable(connection: sqlite3.Connection, path: Path, timeout: float) -> 
 
 def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
     """Bring the schema up to date. When many processes start at once, one does the work."""
-    found = _drive(connection, migration.schema_version(), now)
+    found = run(connection, migration.schema_version(), now)
     if not migration.pending(DIALECT, found):
         return found.version
-    begin(connection, timeout)
+    when_free(connection, timeout)
     try:
-        version = _drive(connection, migration.upgrade(DIALECT), now)
+        version = run(connection, migration.upgrade(DIALECT), now)
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
@@ -162,30 +176,62 @@ def upgrade(connection: sqlite3.Connection, timeout: float, now: Micros) -> int:
     return version
 
 
-def _drive(
+def roll_back(connection: sqlite3.Connection) -> bool:
+    """Whether nothing of the transaction can remain."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        return False
+    return not connection.in_transaction
+
+
+def execute(
+    connection: sqlite3.Connection, statement: Statement | migration.Ddl, now: Micros
+) -> Rows:
+    """The rows of a statement. Of one in parts, inside the open transaction, all run or none, and
+    the rows are those of the last."""
+    if isinstance(statement, migration.Ddl):
+        return connection.execute(statement.text).fetchall()
+    params = {**statement.params, "now": now}
+    if statement.name not in PARTS:
+        return connection.execute(TEXTS[statement.name], params).fetchall()
+    rows: Rows = []
+    connection.execute("SAVEPOINT semel_parts")
+    try:
+        for part in PARTS[statement.name]:
+            rows = connection.execute(part, params).fetchall()
+    except sqlite3.Error as error:
+        if not spoils_transaction(error):
+            connection.execute("ROLLBACK TO SAVEPOINT semel_parts")
+            connection.execute("RELEASE SAVEPOINT semel_parts")
+        raise
+    connection.execute("RELEASE SAVEPOINT semel_parts")
+    return rows
+
+
+def run(
     connection: sqlite3.Connection,
-    steps: Generator[Statement | migration.Ddl, Rows, R],
+    plan: Generator[Statement, Rows, R] | Generator[Statement | migration.Ddl, Rows, R],
     now: Micros,
 ) -> R:
+    """Carry out a plan or a migration. Errors of SQLite are raised unchanged."""
     try:
-        step = next(steps)
+        statement = next(plan)
         while True:
-            if isinstance(step, Statement):
-                rows = execute(connection, step, now)
-            else:
-                rows = connection.execute(step.text).fetchall()
-            step = steps.send(rows)
+            statement = plan.send(execute(connection, statement, now))
     except StopIteration as done:
-        result: R = done.value
-        return result
+        reply: R = done.value
+        return reply
 
 
-def begin(connection: sqlite3.Connection, timeout: float) -> None:
-    """Take the write lock."""
-    _when_free(connection, "BEGIN IMMEDIATE", timeout)
+# ── the write lock ────────────────────────────────────────────────────────────────────────────────
 
 
-def _when_free(connection: sqlite3.Connection, statement: str, timeout: float) -> sqlite3.Cursor:
+def when_free(
+    connection: sqlite3.Connection, timeout: float, statement: str = "BEGIN IMMEDIATE"
+) -> sqlite3.Cursor:
+    """Run a statement that takes the write lock; try until the timeout while another has it."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -205,45 +251,99 @@ def pause() -> float:
     return between(0.0002, 0.002)
 
 
-def roll_back(connection: sqlite3.Connection) -> bool:
-    """Whether nothing of the transaction can remain."""
-    try:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    except sqlite3.Error:
-        return False
-    return not connection.in_transaction
+class _ThreadWaiter:
+    """``hand_over`` gives the lock to this waiter; False when it no longer waits."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def hand_over(self) -> bool:
+        self.lock.release()
+        return True
 
 
-def execute(connection: sqlite3.Connection, statement: Statement, now: Micros) -> Rows:
-    """The rows of a statement. Of one in parts, inside the open transaction, all run or none, and
-    the rows are those of the last."""
-    params = {**statement.params, "now": now}
-    if statement.name not in PARTS:
-        return connection.execute(TEXTS[statement.name], params).fetchall()
-    rows: Rows = []
-    connection.execute("SAVEPOINT semel_parts")
-    try:
-        for part in PARTS[statement.name]:
-            rows = connection.execute(part, params).fetchall()
-    except sqlite3.Error as error:
-        if not spoils_transaction(error):
-            connection.execute("ROLLBACK TO SAVEPOINT semel_parts")
-            connection.execute("RELEASE SAVEPOINT semel_parts")
-        raise
-    connection.execute("RELEASE SAVEPOINT semel_parts")
-    return rows
+class _TaskWaiter:
+    def __init__(self, owner: FairLock) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+
+    def hand_over(self) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._take)
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+    def _take(self) -> None:
+        if self.future.done():
+            self._owner.release()
+        else:
+            self.future.set_result(None)
 
 
-def run(connection: sqlite3.Connection, plan: Plan[R], now: Micros) -> R:
-    """Carry out a plan. Errors of SQLite are raised unchanged."""
-    try:
-        statement = next(plan)
+class FairLock:
+    """A lock for threads and tasks alike, first come, first served. It goes from one holder
+    straight to the next in line; nobody can slip in between."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+        self._line: deque[_ThreadWaiter | _TaskWaiter] = deque()
+
+    def acquire(self, timeout: float) -> bool:
+        """Wait for at most ``timeout`` seconds."""
+        waiter = _ThreadWaiter()
+        if self._taken_or_queued(waiter) or waiter.lock.acquire(timeout=timeout):
+            return True
+        return not self._leave_line(waiter)
+
+    async def aacquire(self, timeout: float) -> bool:  # noqa: ASYNC109 - as `acquire`
+        waiter = _TaskWaiter(self)
+        if self._taken_or_queued(waiter):
+            return True
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter.future
+        except (TimeoutError, asyncio.CancelledError) as error:
+            late = not self._leave_line(waiter)
+            if late and waiter.future.done() and not waiter.future.cancelled():
+                self.release()  # handed over and given up in one turn; a later hand-over notices
+            waiter.future.cancel()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return False
+        return True
+
+    def release(self) -> None:
+        """Hand the lock to the next in line who still waits."""
         while True:
-            statement = plan.send(execute(connection, statement, now))
-    except StopIteration as done:
-        reply: R = done.value
-        return reply
+            with self._lock:
+                if not self._line:
+                    self._taken = False
+                    return
+                waiter = self._line.popleft()
+            if waiter.hand_over():
+                return
+
+    def _taken_or_queued(self, waiter: _ThreadWaiter | _TaskWaiter) -> bool:
+        """True: the lock was free and is now taken. False: the waiter stands in line."""
+        with self._lock:
+            if self._taken:
+                self._line.append(waiter)
+                return False
+            self._taken = True
+            return True
+
+    def _leave_line(self, waiter: _ThreadWaiter | _TaskWaiter) -> bool:
+        """False when the lock was handed to it in the meantime."""
+        with self._lock:
+            try:
+                self._line.remove(waiter)
+            except ValueError:
+                return False
+            return True
 
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────
@@ -274,3 +374,110 @@ def outage(error: sqlite3.Error, *, applied: bool | None) -> StoreError | Schema
     if is_busy(error):
         return StoreUnavailable("another process held the write lock too long", applied=applied)
     return StoreUnavailable(f"SQLite: {error}", applied=applied)
+
+
+# ── the connection given to a handler ─────────────────────────────────────────────────────────────
+
+
+def _in_turn(name: str) -> Any:
+    """sqlite3's method of a cursor, with the turn: SQLite makes rows as they are fetched."""
+    method = getattr(sqlite3.Cursor, name)
+
+    def call(self: SqliteHandlerCursor, *given: Any, **named: Any) -> Any:
+        with self.connection.turn:
+            return method(self, *given, **named)
+
+    return call
+
+
+def _refuse(what: str) -> Any:
+    """A method that refuses what would end semel's transaction."""
+
+    def call(self: object, *given: object) -> NoReturn:
+        raise refused(what)
+
+    return call
+
+
+class SqliteHandlerCursor(sqlite3.Cursor):
+    """A cursor that takes the turn for every call."""
+
+    connection: SqliteHandlerConnection  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    execute: Any = _in_turn("execute")
+    fetchone: Any = _in_turn("fetchone")
+    fetchmany: Any = _in_turn("fetchmany")
+    fetchall: Any = _in_turn("fetchall")
+    __next__: Any = _in_turn("__next__")
+    close: Any = _in_turn("close")
+    executescript: Any = _refuse("executescript(), which commits first")
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Any:
+        with self.connection.turn:
+            return super().executemany(sql, self._given(iter(seq_of_parameters)))
+
+    def _given(self, parameters: Iterator[Any]) -> Iterator[Any]:
+        """The parameters. The turn is free while the application makes the next one."""
+        turn = self.connection.turn
+        while True:
+            turn.release()
+            try:
+                row = next(parameters, _NO_MORE)
+            finally:
+                turn.acquire()
+            _ = self.connection.in_transaction  # raises when it was closed meanwhile
+            if row is _NO_MORE:
+                return
+            yield row
+
+
+class SqliteHandlerConnection(sqlite3.Connection):
+    """Any thread may use it, one at a time. Only semel ends its transaction."""
+
+    commit: Any = _refuse("commit()")
+    rollback: Any = _refuse("rollback()")
+    close: Any = _refuse("close()")
+    executescript: Any = _refuse("executescript(), which commits first")
+    __enter__: Any = _refuse("`with connection`, which commits")
+    __exit__: Any = _refuse("`with connection`")
+    isolation_level: Any = property(lambda self: None, _refuse("isolation_level"))
+    autocommit: Any = property(lambda self: -1, _refuse("autocommit"))
+    """Since Python 3.12; -1 is its "as isolation_level says"."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.turn = threading.RLock()
+        self._cursors: weakref.WeakSet[SqliteHandlerCursor] = weakref.WeakSet()
+        super().__init__(*arguments, **options)
+
+    def interrupt_others(self) -> bool:
+        """Interrupt the running statement and take the turn; False when it does not stop."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.turn.acquire(timeout=_LOOK):
+            if time.monotonic() > deadline:
+                return False
+            with suppress(sqlite3.Error):
+                self.interrupt()
+        return True
+
+    def close_cursors(self) -> None:
+        """Close every cursor; the caller has the turn. While a cursor has rows left, an interrupt
+        stays in force and would stop a ROLLBACK too, and its locks outlive ``close``."""
+        for cursor in list(self._cursors):
+            with suppress(sqlite3.Error):  # a cursor that is still being made
+                sqlite3.Cursor.close(cursor)
+
+    def cursor(self, factory: Any = SqliteHandlerCursor) -> Any:
+        if not (isinstance(factory, type) and issubclass(factory, SqliteHandlerCursor)):
+            raise refused("cursor(factory), and set row_factory")
+        with self.turn:
+            made = super().cursor(factory)
+            self._cursors.add(made)
+            return made
+
+    # sqlite3's own methods would make cursors that take no turn.
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
+        return self.cursor().executemany(sql, parameters)

@@ -14,28 +14,39 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections import deque
-from functools import partial
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from semel.core.operations.requests import Found, NoRecord, Read
+from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
 from semel.core.records import Identity
-from semel.errors import StoreUnavailable
+from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import in_thread, keep
 from semel.stores.base import Clock
-from semel.stores.open_transactions import HeldIdentities, HeldIdentity, LazySessions
-from semel.stores.sqlite import connection as file
-from semel.stores.sqlite.handler_transaction import (
-    AsyncSqliteTransaction,
-    OpenSqliteTransaction,
-    SqliteHandlerConnection,
-    SqliteTransaction,
+from semel.stores.open_transactions import (
+    ENDED,
+    OVER,
+    SHARED,
+    HeldIdentities,
+    HeldIdentity,
+    LazySessions,
 )
+from semel.stores.sql.plans import plan
+from semel.stores.sqlite import connection as file
+from semel.stores.sqlite.connection import SqliteHandlerConnection
 
-T = TypeVar("T", bound=OpenSqliteTransaction)
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
+    from semel.stores.sqlalchemy_sessions import JoinedSessions
+
+R = TypeVar("R")
+T = TypeVar("T", bound="OpenSqliteTransaction")
 
 _HELD: Final = "another transaction of this process held the write lock too long"
+_NO_SAVEPOINT: Final = "no such savepoint"
 _FORKED: Final = "the process forked while the transaction was open, which undid it"
 
 
@@ -53,7 +64,7 @@ class SqliteTransactions:
     def start_anew(self) -> None:
         """Hold and remember nothing, as in a forked child."""
         self._lock = threading.Lock()
-        self._turns = FairLock()
+        self._turns = file.FairLock()
         self._holds = HeldIdentities()
         self._live: set[SqliteHandlerConnection] = set()
         self._idle: SqliteHandlerConnection | None = None
@@ -61,9 +72,12 @@ class SqliteTransactions:
         self._files = file.OpenFiles(self._path)
         self._open: OpenSqliteTransaction | None = None
 
-    # ── threads ──────────────────────────────────────────────────────────────────────────────────
-
     def begin(self, identity: Identity | None) -> SqliteTransaction | None:
+        """A transaction on the file; None when the key is, or may be, in another one.
+
+        A duplicate in this process gets None at once. When another process holds the file's write
+        lock for the whole timeout, it may hold this very key.
+        """
         hold = self._holds.take(identity)
         if hold is None:
             return None
@@ -80,25 +94,7 @@ class SqliteTransactions:
                 time.sleep(file.pause())
         finally:
             if begun is None:
-                self._give_up(connection)
-
-    def ascertain(self, identity: Identity) -> Found | NoRecord:
-        """Read with the write lock, so after everything that was in doubt."""
-        try:
-            transaction = self.begin(None)
-        except StoreUnavailable as error:
-            raise StoreUnavailable(str(error), applied=None) from error
-        if transaction is None:
-            raise AssertionError("without a key nobody is in the way")
-        try:
-            return transaction.perform(Read(identity))
-        finally:
-            transaction.roll_back()
-
-    async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        return await in_thread(partial(self.ascertain, identity))
-
-    # ── event loops ──────────────────────────────────────────────────────────────────────────────
+                self.give_back(connection)
 
     async def abegin(self, identity: Identity | None) -> AsyncSqliteTransaction | None:
         hold = self._holds.take(identity)
@@ -117,20 +113,34 @@ class SqliteTransactions:
                 await asyncio.sleep(file.pause())
         finally:
             if begun is None:
-                self._give_up(connection)
+                self.give_back(connection)
+
+    def ascertain(self, identity: Identity) -> Found | NoRecord:
+        """Read with the write lock, so after everything that was in doubt."""
+        try:
+            transaction = self.begin(None)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(str(error), applied=None) from error
+        if transaction is None:
+            raise AssertionError("without a key nobody is in the way")
+        try:
+            return transaction.perform(Read(identity))
+        finally:
+            transaction.roll_back()
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
     def give_back(
         self,
-        transaction: OpenSqliteTransaction,
-        connection: SqliteHandlerConnection,
+        connection: SqliteHandlerConnection | None,
+        transaction: OpenSqliteTransaction | None = None,
         *,
-        reusable: bool,
+        reusable: bool = True,
     ) -> None:
-        if reusable:
+        """After a transaction, or when it could not begin: the next in line may begin."""
+        if connection is not None and reusable:
             self._keep(connection)
-        else:
+        elif connection is not None:
             self._close(connection)
         if self._open is transaction:
             self._open = None
@@ -173,11 +183,6 @@ class SqliteTransactions:
             begun = kind(self, connection, identity, hold)
             self._open = begun
             return begun
-
-    def _give_up(self, connection: SqliteHandlerConnection | None) -> None:
-        if connection is not None:
-            self._keep(connection)
-        self._turns.release()
 
     def _take(self) -> SqliteHandlerConnection | None:
         with self._lock:
@@ -260,9 +265,8 @@ class SqliteTransactions:
 
 
 def _too_late(deadline: float, identity: Identity | None) -> bool:
-    """Whether the time is over. The process that held the write lock all the time may hold this
-    very key, so the caller reports it as taken. Without a key it is an outage.
-    """
+    """Whether the time is over; then another process may hold this very key. Without a key it is
+    an outage."""
     if time.monotonic() < deadline:
         return False
     if identity is None:
@@ -270,102 +274,221 @@ def _too_late(deadline: float, identity: Identity | None) -> bool:
     return True
 
 
-# ── who is next ───────────────────────────────────────────────────────────────────────────────────
+# ── one transaction ───────────────────────────────────────────────────────────────────────────────
 
 
-class _ThreadWaiter:
-    """``hand_over`` gives the lock to this waiter; False when it no longer waits."""
+class OpenSqliteTransaction:
+    """What the blocking and the async transaction share. Its statements do not wait, since it holds
+    the write lock; only a commit waits, for the disk."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lock.acquire()
+    def __init__(
+        self,
+        transactions: SqliteTransactions,
+        connection: SqliteHandlerConnection,
+        identity: Identity | None,
+        hold: HeldIdentity,
+    ) -> None:
+        self._transactions = transactions
+        self._connection = connection
+        self._used_by_handler = False
+        self._has_savepoint = False
+        self._turn = connection.turn
+        self._error: SemelError | None = None
+        self._hold: HeldIdentity | None = hold
+        self._sessions: JoinedSessions | None = None
+        self.over = False
+        if identity is None:
+            self.savepoint_now()
 
-    def hand_over(self) -> bool:
-        self.lock.release()
-        return True
+    @property
+    def connection(self) -> sqlite3.Connection:
+        if self.over:
+            raise ConfigurationError(OVER)
+        self._used_by_handler = True
+        return self._connection
 
+    @property
+    def session(self) -> Session | AsyncSession:
+        if self.over:
+            raise ConfigurationError(OVER)
+        if self._sessions is None:
+            self._sessions = self._transactions.sessions.open(self._for_session)
+        return self._sessions.session
 
-class _TaskWaiter:
-    def __init__(self, owner: FairLock) -> None:
-        self._owner = owner
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self._loop.create_future()
-
-    def hand_over(self) -> bool:
+    def _for_session(self, awaited: bool) -> Any:
+        self._used_by_handler = True
+        if not awaited:
+            return self._connection
         try:
-            self._loop.call_soon_threadsafe(self._take)
-        except RuntimeError:  # the loop is closed
-            return False
-        return True
+            import aiosqlite
+        except ImportError as error:
+            raise ConfigurationError(
+                f"transaction.session needs aiosqlite in an event loop ({error}): "
+                "pip install 'semel[sqlalchemy]'"
+            ) from error
+        connection = aiosqlite.Connection(lambda: self._connection, iter_chunk_size=64)
+        connection._thread.daemon = True
+        return connection
 
-    def _take(self) -> None:
-        if self.future.done():
-            self._owner.release()
-        else:
-            self.future.set_result(None)
+    def _drop_sessions(self) -> None:
+        """Close the sessions before the transaction ends or goes back without them."""
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            with suppress(Exception):
+                sessions.leave()
 
+    def perform_now(self, op: StoreOperation[R], /) -> R:
+        with self._for_own_statement() as connection:
+            return file.run(connection, plan(op), self._transactions.clock())
 
-class FairLock:
-    """A lock for threads and tasks alike, first come, first served. It goes from one holder
-    straight to the next in line; nobody can slip in between."""
+    def savepoint_now(self) -> None:
+        with self._for_own_statement() as connection:
+            connection.execute("SAVEPOINT semel")
+        self._has_savepoint = True
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = False
-        self._line: deque[_ThreadWaiter | _TaskWaiter] = deque()
+    def undo_now(self) -> None:
+        self._drop_sessions()
+        with self._for_own_statement() as connection:
+            connection.execute("ROLLBACK TO semel")
 
-    def acquire(self, timeout: float) -> bool:
-        """Wait for at most ``timeout`` seconds."""
-        waiter = _ThreadWaiter()
-        if self._taken_or_queued(waiter) or waiter.lock.acquire(timeout=timeout):
-            return True
-        return not self._leave_line(waiter)
-
-    async def aacquire(self, timeout: float) -> bool:  # noqa: ASYNC109 - as `acquire`
-        waiter = _TaskWaiter(self)
-        if self._taken_or_queued(waiter):
-            return True
-        try:
-            async with asyncio.timeout(timeout):
-                await waiter.future
-        except TimeoutError:
-            self._give_up(waiter)
-            return False
-        except asyncio.CancelledError:
-            self._give_up(waiter)
-            raise
-        return True
-
-    def release(self) -> None:
-        """Hand the lock to the next in line who still waits."""
-        while True:
-            with self._lock:
-                if not self._line:
-                    self._taken = False
-                    return
-                waiter = self._line.popleft()
-            if waiter.hand_over():
-                return
-
-    def _taken_or_queued(self, waiter: _ThreadWaiter | _TaskWaiter) -> bool:
-        """True: the lock was free and is now taken. False: the waiter stands in line."""
-        with self._lock:
-            if self._taken:
-                self._line.append(waiter)
-                return False
-            self._taken = True
-            return True
-
-    def _leave_line(self, waiter: _ThreadWaiter | _TaskWaiter) -> bool:
-        """False when the lock was handed to it in the meantime."""
-        with self._lock:
+    @contextmanager
+    def _for_own_statement(self) -> Generator[sqlite3.Connection]:
+        """The connection for a statement of semel's own, without the application's factories."""
+        with self._turn:
+            if self.over:
+                raise self._error or ConfigurationError(OVER)
+            if not self._connection.in_transaction:
+                raise ConfigurationError(ENDED)
+            connection = self._connection
+            rows, texts = connection.row_factory, connection.text_factory
+            connection.row_factory, connection.text_factory = None, str
             try:
-                self._line.remove(waiter)
-            except ValueError:
-                return False
-            return True
+                yield connection
+            except sqlite3.Error as error:
+                if _NO_SAVEPOINT in str(error):
+                    raise ConfigurationError(ENDED) from None
+                raise file.outage(error, applied=False) from error
+            finally:
+                connection.row_factory, connection.text_factory = rows, texts
 
-    def _give_up(self, waiter: _TaskWaiter) -> None:
-        if not self._leave_line(waiter) and waiter.future.done() and not waiter.future.cancelled():
-            self.release()  # handed over and given up in one turn; a later hand-over notices
-        waiter.future.cancel()
+    def commit_now(self) -> SemelError | None:
+        """Commit; returns the error, if any. A second call returns the same."""
+        if not self._turn.acquire(timeout=file.PATIENCE):
+            self.roll_back_now(ConfigurationError(SHARED))
+            return self._error
+        try:
+            if not self.over:
+                self._error = self._committed()
+                self._end(reusable=self._error is None)
+            return self._error
+        finally:
+            self._turn.release()
+
+    def _committed(self) -> SemelError | None:
+        connection = self._connection
+        if not connection.in_transaction:
+            return ConfigurationError(ENDED)
+        try:
+            if self._has_savepoint:
+                connection.execute("RELEASE semel")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if _NO_SAVEPOINT in str(error):
+                return ConfigurationError(ENDED)
+            # The log may hold the commit although its sync failed. A commit that was refused
+            # before that was surely not applied.
+            undone = file.roll_back(connection)
+            surely = undone and (file.is_busy(error) or isinstance(error, sqlite3.IntegrityError))
+            refusal = StoreUnavailable(
+                f"SQLite refused the commit: {error}", applied=False if surely else None
+            )
+            refusal.__cause__ = error
+            return refusal
+        return None
+
+    def sever(self, why: str) -> bool:
+        self._used_by_handler = True
+        if not self._connection.interrupt_others():
+            return False  # SQLite is inside a Python function of the application
+        self._turn.release()
+        self.roll_back_now(StoreUnavailable(f"SQLite: {why}", applied=False))
+        return True
+
+    def roll_back_now(self, why: SemelError | None = None) -> None:
+        """Interrupt a running statement, wait for it to stop, and end the transaction.
+
+        ``why``: the error of a later commit.
+        """
+        while not self._connection.interrupt_others():
+            pass
+        try:
+            if not self.over:
+                rolled_back = "the transaction was rolled back"
+                self._error = why or StoreUnavailable(rolled_back, applied=False)
+                self._end(reusable=True)
+        finally:
+            self._turn.release()
+
+    def _end(self, *, reusable: bool) -> None:
+        self.over = True
+        self._hold = None
+        self._connection.close_cursors()
+        clean = file.roll_back(self._connection)
+        reusable = reusable and clean and not self._used_by_handler
+        self._transactions.give_back(self._connection, self, reusable=reusable)
+
+
+class SqliteTransaction(OpenSqliteTransaction):
+    """See `semel.stores.base.Transaction`."""
+
+    perform = OpenSqliteTransaction.perform_now
+    savepoint = OpenSqliteTransaction.savepoint_now
+    undo = OpenSqliteTransaction.undo_now
+
+    def flush(self) -> None:
+        if self._sessions is not None:
+            self._sessions.flush()
+
+    def commit(self) -> None:
+        self._drop_sessions()
+        if error := self.commit_now():
+            raise error
+
+    def roll_back(self) -> None:
+        self._drop_sessions()
+        self.roll_back_now()
+
+
+class AsyncSqliteTransaction(OpenSqliteTransaction):
+    """See `semel.stores.base.AsyncTransaction`."""
+
+    _committing: asyncio.Task[SemelError | None] | None = None
+
+    async def perform(self, op: StoreOperation[R], /) -> R:
+        return self.perform_now(op)
+
+    async def savepoint(self) -> None:
+        self.savepoint_now()
+
+    async def undo(self) -> None:
+        self.undo_now()
+
+    async def flush(self) -> None:
+        if self._sessions is not None:
+            await self._sessions.aflush()
+
+    async def commit(self) -> None:
+        """Commit in a task of its own, which no cancellation stops; a second call has the same
+        outcome."""
+        self._drop_sessions()
+        if self._committing is None:
+            self._committing = keep(in_thread(self.commit_now))
+        if error := await asyncio.shield(self._committing):
+            raise error
+
+    async def roll_back(self) -> None:
+        self._drop_sessions()
+        if self._committing is not None:
+            with suppress(Exception):
+                await asyncio.shield(self._committing)
+        self.roll_back_now()

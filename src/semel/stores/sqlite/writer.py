@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.core.operations.requests import Applied, Claim, Claimed, Complete, StoreOperation
 from semel.core.records import Identity, Micros, OnLapse, Record, State
@@ -44,28 +44,38 @@ _ON_LAPSE: Final = {
     choice: (choice.value, "resume" if choice is OnLapse.RESUME else "lease") for choice in OnLapse
 }
 """The column values: the choice itself, and who acts when the lease has run out."""
-_COMPLETED: Final = State.COMPLETED
-
-
-class Mailbox(Protocol):
-    """Receives finished jobs: all of its jobs of one batch in one call."""
-
-    def deliver(self, jobs: Sequence[WriterJob]) -> None: ...
 
 
 class WriterJob:
-    """One queued operation. ``reply`` or ``error`` is set before it is delivered."""
+    """One queued operation. ``reply`` or ``error`` is set before it is delivered.
 
-    __slots__ = ("deliver_to", "error", "op", "reply", "taken", "withdrawn", "writer")
+    ``deliver``: takes the finished jobs; those of one batch that have the same in one call.
+    """
 
-    def __init__(self, op: StoreOperation[Any], deliver_to: Mailbox) -> None:
+    __slots__ = ("deliver", "error", "op", "reply", "taken", "withdrawn", "writer")
+
+    def __init__(
+        self, op: StoreOperation[Any], deliver: Callable[[Sequence[WriterJob]], None]
+    ) -> None:
         self.op = op
-        self.deliver_to = deliver_to
+        self.deliver = deliver
         self.writer: SqliteWriter | None = None
         self.reply: Any = None
         self.error: BaseException | None = None
         self.taken = False
         self.withdrawn = False
+
+    def give_up(self) -> StoreUnavailable:
+        """The error for a caller whose time is over. A job that still waits is taken back."""
+        if self.writer is None:
+            return StoreUnavailable("the operation was never begun", applied=False)
+        with self.writer.lock:
+            self.withdrawn = not self.taken
+        return StoreUnavailable(
+            f"SQLite did not answer within {self.writer.timeout:g} s; is its disk slow, or does "
+            "another process hold its write lock?",
+            applied=False if self.withdrawn else None,
+        )
 
 
 class SqliteReader:
@@ -106,9 +116,9 @@ class SqliteWriter:
 
     def __init__(self, path: Path, timeout: float, clock: Clock) -> None:
         self._path = path
-        self._timeout = timeout
+        self.timeout = timeout
+        self.lock = threading.Lock()
         self._clock = clock
-        self._lock = threading.Lock()
         self._jobs: deque[WriterJob] = deque()
         self._idle = False
         self._closing = False
@@ -156,14 +166,14 @@ class SqliteWriter:
 
     def _new_reader(self) -> SqliteReader:
         """A reader for the calling thread."""
-        reader = self._local.reader = SqliteReader(self._path, self._timeout, self._files)
-        with self._lock:
+        reader = self._local.reader = SqliteReader(self._path, self.timeout, self._files)
+        with self.lock:
             self._readers.add(reader)
         return reader
 
     def submit(self, jobs: Sequence[WriterJob]) -> bool:
         """Queue jobs; False when the writer is closing and takes no more."""
-        with self._lock:
+        with self.lock:
             if self._closing:
                 return False
             for job in jobs:
@@ -174,19 +184,9 @@ class SqliteWriter:
                 self._wake.release()
         return True
 
-    def withdraw(self, job: WriterJob) -> StoreUnavailable:
-        """Take back a job whose caller stops waiting; returns the error for that caller."""
-        with self._lock:
-            job.withdrawn = not job.taken
-        return StoreUnavailable(
-            f"SQLite did not answer within {self._timeout:g} s; is its disk slow, or does another "
-            "process hold its write lock?",
-            applied=False if job.withdrawn else None,
-        )
-
     def close(self) -> None:
         """Wait for what is queued, then close every connection."""
-        with self._lock:
+        with self.lock:
             self._closing = True
             if self._idle:
                 self._idle = False
@@ -195,7 +195,7 @@ class SqliteWriter:
         self._close_readers()
 
     def _close_readers(self) -> None:
-        with self._lock:
+        with self.lock:
             readers = list(self._readers)
         for reader in readers:
             with reader.lock:
@@ -211,7 +211,7 @@ class SqliteWriter:
         """
         # In the same order as the writer thread.
         self._writing.acquire()
-        self._lock.acquire()
+        self.lock.acquire()
         self._frozen = list(self._readers)
         for reader in self._frozen:
             reader.lock.acquire()
@@ -222,7 +222,7 @@ class SqliteWriter:
         for reader in self._frozen:
             reader.lock.release()
         self._frozen = []
-        self._lock.release()
+        self.lock.release()
         self._writing.release()
 
     # ── the writer thread ────────────────────────────────────────────────────────────────────────
@@ -230,7 +230,7 @@ class SqliteWriter:
     def _work(self) -> None:
         """Write what is queued; ends when the queue is empty and the writer closes."""
         while True:
-            with self._lock:
+            with self.lock:
                 while self._jobs and self._jobs[0].withdrawn:
                     self._jobs.popleft()
                 empty = not self._jobs
@@ -250,7 +250,7 @@ class SqliteWriter:
     def _take(self) -> list[WriterJob]:
         """Take all queued jobs, up to `BATCH`."""
         batch: list[WriterJob] = []
-        with self._lock:
+        with self.lock:
             while self._jobs and len(batch) < BATCH:
                 job = self._jobs.popleft()
                 if not job.withdrawn:
@@ -261,8 +261,7 @@ class SqliteWriter:
     def _write_queued(self) -> list[WriterJob]:
         """Take the write lock first, then the jobs: a job that still waits can be withdrawn."""
         try:
-            connection = self._opened()
-            self._begin(connection)
+            connection = self._begun()
         except Exception as error:
             # While another process holds the lock, each caller waits until its own deadline.
             batch: list[WriterJob] = []
@@ -280,8 +279,8 @@ class SqliteWriter:
             _fail(batch, StoreUnavailable(f"the writer failed: {error!r}"))
         return batch
 
-    def _opened(self) -> sqlite3.Connection:
-        """The connection, after a check that it leads to the files that were opened first."""
+    def _begun(self) -> sqlite3.Connection:
+        """The connection, with the write lock. It must lead to the files that were opened first."""
         try:
             self._files.check()
         except StoreUnavailable:
@@ -293,21 +292,19 @@ class SqliteWriter:
             raise
         if self._connection is None:
             self._connection = file.open_for_writing(
-                self._path, self._timeout, self._clock(), sqlite3.Connection
+                self._path, self.timeout, self._clock(), sqlite3.Connection
             )
             self._files.opened()
             self.ready = True
-        return self._connection
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
             if not file.is_busy(error):
                 raise
             self.contended = True
-            file.begin(connection, self._timeout)
+            file.when_free(self._connection, self.timeout)
         self.contended = False
+        return self._connection
 
     def _transact(self, connection: sqlite3.Connection, batch: Sequence[WriterJob]) -> None:
         try:
@@ -337,7 +334,7 @@ class SqliteWriter:
         for job in batch:
             job.reply = job.error = None
             try:
-                file.begin(connection, self._timeout)
+                file.when_free(connection, self.timeout)
             except sqlite3.Error as refusal:
                 _fail([job], file.outage(refusal, applied=False))
             else:
@@ -364,14 +361,14 @@ def _fail(batch: Sequence[WriterJob], error: Exception) -> None:
 
 
 def deliver(batch: Sequence[WriterJob]) -> None:
-    """Deliver the jobs, each mailbox once."""
-    mail: dict[Mailbox, list[WriterJob]] = {}
+    """Deliver the jobs, those of one event loop together."""
+    together: dict[Any, list[WriterJob]] = {}
     for job in batch:
-        mail.setdefault(job.deliver_to, []).append(job)
-    for mailbox, jobs in mail.items():
-        # An error in a mailbox must not end the writer thread.
+        together.setdefault(job.deliver, []).append(job)
+    for deliver_all, jobs in together.items():
+        # An error in there must not end the writer thread.
         with contextlib.suppress(Exception):
-            mailbox.deliver(jobs)
+            deliver_all(jobs)
 
 
 # ── many operations in one transaction ────────────────────────────────────────────────────────────
@@ -414,20 +411,20 @@ def _run_each(connection: sqlite3.Connection, jobs: Sequence[WriterJob], now: Mi
 class _Many:
     """One statement for many operations of a kind.
 
-    ``values``: the parameters of all rows. ``replies``: the replies when every row was changed.
+    ``values``: the parameters of all rows. ``reply``: to an operation whose row was changed.
     """
 
     def __init__(
         self,
         query: str,
         values: Callable[[Any, Micros], list[object]],
-        replies: Callable[[Any, Micros], Sequence[object]],
+        reply: Callable[[Any, Micros], object],
     ) -> None:
         compiled = file.DIALECT.queries[query]
         self.width = len(compiled.takes)
         self.texts = {size: compiled.for_rows(size) for size in SIZES}
         self.values = values
-        self.replies = replies
+        self.reply = reply
 
 
 def _run_many(
@@ -448,8 +445,8 @@ def _run_many(
         # One of them cannot be written at all. Each runs alone next, and only that one fails.
         return
     if changed == len(ops):
-        for job, reply in zip(jobs, many.replies(ops, now), strict=True):
-            job.reply = reply
+        for job in jobs:
+            job.reply = many.reply(job.op, now)
 
 
 def _claim_values(ops: Sequence[Claim], now: Micros) -> list[object]:
@@ -465,10 +462,6 @@ def _claim_values(ops: Sequence[Claim], now: Micros) -> list[object]:
     return values
 
 
-def _claimed(ops: Sequence[Claim], now: Micros) -> Sequence[object]:
-    return [Claimed(now + op.lease, now, now) for op in ops]
-
-
 def _complete_values(ops: Sequence[Complete], now: Micros) -> list[object]:
     values: list[object] = []
     for op in ops:
@@ -479,9 +472,10 @@ def _complete_values(ops: Sequence[Complete], now: Micros) -> list[object]:
     return values
 
 
-def _completed(ops: Sequence[Complete], now: Micros) -> Sequence[object]:
-    return [Applied(_COMPLETED, now, None, now + op.retention) for op in ops]
-
-
-_CLAIM: Final = _Many("claim_many", _claim_values, _claimed)
-_COMPLETE: Final = _Many("complete_many", _complete_values, _completed)
+_CLAIM: Final = _Many(
+    "claim_many", _claim_values, lambda op, now: Claimed(now + op.lease, now, now)
+)
+_COMPLETE: Final = _Many(
+    *("complete_many", _complete_values),
+    lambda op, now: Applied(State.COMPLETED, now, None, now + op.retention),
+)
