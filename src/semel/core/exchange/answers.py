@@ -210,7 +210,8 @@ def mismatch(ex: Exchange, record: Record) -> Answer:
 
 def accepted(ex: Exchange, state: State, outcome: Outcome) -> Answer:
     """Under way: where the answer can be asked for."""
-    return Answer(under_way(ex.status_of(ex.identity), state, ex.policy.retry_micros), outcome)
+    address = f"{ex.status_at}/{ex.identity.hex()}"
+    return Answer(under_way(address, state, ex.policy.retry_micros), outcome)
 
 
 def under_way(address: str, state: State, retry_after: Micros) -> Response:

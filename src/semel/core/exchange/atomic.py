@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from semel.core import operations as ops
 from semel.core.exchange import replay
 from semel.core.exchange.answers import Answer, Outcome, doubt, from_record, in_flight
 from semel.core.exchange.claim import claim_of, enter, meet, seize
@@ -28,34 +29,6 @@ from semel.core.exchange.settle import (
 )
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import replace, value
-from semel.core.operations.handler import (
-    Ascertain,
-    Await,
-    Begin,
-    Commit,
-    Flush,
-    HandlerOutcome,
-    Occupied,
-    Pause,
-    Pursue,
-    Raised,
-    Returned,
-    RollBack,
-    Save,
-    Streaming,
-    Undo,
-    Unwoken,
-)
-from semel.core.operations.requests import (
-    Applied,
-    Claimed,
-    Found,
-    Lost,
-    NoRecord,
-    Read,
-    StoreOperation,
-    Written,
-)
 from semel.core.records import Micros, State
 from semel.errors import ConfigurationError, SchemaError, SemelError, StoreError
 
@@ -63,16 +36,16 @@ _TRIES: Final = 8
 """How often a doubt is written apart while its caller waits; after that without the caller."""
 
 
-def claim(ex: Exchange) -> Flow[Claimed | Answer]:
+def claim(ex: Exchange) -> Flow[ops.Claimed | Answer]:
     """The first half: afterwards a transaction is open that holds the record, or none is."""
     entry = yield from _enter(ex)
-    if isinstance(entry, Occupied) and ex.policy.patience_micros:
+    if isinstance(entry, ops.Occupied) and ex.policy.patience_micros:
         # Holding nothing: neither the lock nor a connection.
-        woken = yield from ask(Await(ex.identity, None, ex.policy.patience_micros))
-        entry = Occupied() if isinstance(woken, Unwoken) else (yield from _enter(ex))
-    if isinstance(entry, Occupied):
+        woken = yield from ask(ops.Await(ex.identity, None, ex.policy.patience_micros))
+        entry = ops.Occupied() if isinstance(woken, ops.Unwoken) else (yield from _enter(ex))
+    if isinstance(entry, ops.Occupied):
         return in_flight(ex)
-    if isinstance(entry, Claimed):
+    if isinstance(entry, ops.Claimed):
         ex.seen = entry.seen
     return entry
 
@@ -80,33 +53,33 @@ def claim(ex: Exchange) -> Flow[Claimed | Answer]:
 # ── getting in ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _enter(ex: Exchange) -> Flow[Claimed | Occupied | Answer]:
+def _enter(ex: Exchange) -> Flow[ops.Claimed | ops.Occupied | Answer]:
     if ex.seen_before:
         answer = yield from _replayed(ex)
         if answer is not None:
             return answer
-    if isinstance((yield from ask(Begin(ex.identity))), Occupied):
+    if isinstance((yield from ask(ops.Begin(ex.identity))), ops.Occupied):
         # Whoever is in there may only be asking for the answer, as this one does.
         answer = None if ex.seen_before else (yield from _replayed(ex))
-        return Occupied() if answer is None else answer
+        return ops.Occupied() if answer is None else answer
     try:
-        looked = (yield Read(ex.identity)) if ex.seen_before else (yield from seize(ex))
+        looked = (yield ops.Read(ex.identity)) if ex.seen_before else (yield from seize(ex))
         entry = yield from enter(ex, 0, looked)
-        if isinstance(entry, Claimed):
-            yield from ask(Save())
+        if isinstance(entry, ops.Claimed):
+            yield from ask(ops.Save())
             return entry
     except Exception:
-        yield from ask(RollBack())
+        yield from ask(ops.RollBack())
         raise
-    yield from ask(RollBack())
+    yield from ask(ops.RollBack())
     waits = entry.outcome is Outcome.IN_FLIGHT and ex.policy.patience_micros
-    return Occupied() if waits else entry
+    return ops.Occupied() if waits else entry
 
 
 def _replayed(ex: Exchange) -> Flow[Answer | None]:
     """A key met before is probably a replay, which needs no transaction."""
-    found = yield from ask(Read(ex.identity))
-    if not isinstance(found, Found) or found.record.state is not State.COMPLETED:
+    found = yield from ask(ops.Read(ex.identity))
+    if not isinstance(found, ops.Found) or found.record.state is not State.COMPLETED:
         return None
     if found.record.forgettable(found.now):
         return None
@@ -122,7 +95,7 @@ class _Result:
     """What a run came to."""
 
     answer: Answer
-    op: StoreOperation[Written] | None
+    op: ops.StoreOperation[ops.Written] | None
     """The record's write; None: there is to be no record."""
     writes: bool
     """The handler's own writes are kept."""
@@ -133,53 +106,51 @@ class _Result:
         return self.op is not None and (not self.writes or is_ambiguous(self.answer.error))
 
 
-def settle(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> Flow[Answer]:
-    """The second half: the transaction is ended, and nothing of it is left open."""
-    if isinstance(outcome, Streaming):
+def settle(ex: Exchange, outcome: ops.HandlerOutcome, progress: Progress) -> Flow[Answer]:
+    """The second half: the transaction is ended, and nothing of it is left open.
+
+    A success is sent only after the transaction is durable.
+    """
+    if isinstance(outcome, ops.Streaming):
         # It broke off before its end, and nothing of it has been sent.
-        outcome = Raised(outcome.error or RuntimeError("the answer broke off"))
+        outcome = ops.Raised(outcome.error or RuntimeError("the answer broke off"))
     result = _result(ex, outcome, progress)
-    if result.writes:
-        try:
-            yield from ask(Flush())
-        except SemelError as error:
-            return (yield from _failed(ex, result, error))
-        except Exception as error:  # what the database says to the handler's own writes
-            result = _result(ex, Raised(error), progress)
-    return (yield from _settle(ex, result))
+    try:
+        if result.writes:
+            try:
+                yield from ask(ops.Flush())
+            except SemelError:
+                raise
+            except Exception as error:  # what the database says to the handler's own writes
+                result = _result(ex, ops.Raised(error), progress)
+        if not result.writes:
+            # Also where all is rolled back: it tells whether the handler has committed by itself.
+            yield from ask(ops.Undo())
+        if result.op is None:
+            yield from ask(ops.RollBack())
+            return result.answer
+        written = yield from ask(result.op)
+        if isinstance(written, ops.Applied):
+            yield from ask(ops.Commit())
+            return _committed(ex, result.answer, written.expires_at)
+    except SemelError as error:
+        return (yield from _failed(ex, result, error))
+    yield from ask(ops.RollBack())
+    return (yield from as_zombie(ex, written, result.answer))
 
 
-def _result(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> _Result:
+def _result(ex: Exchange, outcome: ops.HandlerOutcome, progress: Progress) -> _Result:
     outcome, verdict = conclude(ex, outcome, progress)
     answer = own_answer(ex, outcome, verdict, progress)
     response = answer.response
     if verdict is Verdict.KEEP and response is not None:
         keep = completion(ex, replay.secured(response, ex.policy), progress)
-        returned = isinstance(outcome, Returned) and not outcome.raised  # to raise is to undo
+        returned = isinstance(outcome, ops.Returned) and not outcome.raised  # to raise is to undo
         return _Result(answer, keep, writes=returned and response.status < 500)
-    if isinstance(outcome, Returned) and response is not None:
+    if isinstance(outcome, ops.Returned) and response is not None:
         answer = replace(answer, response=first(ex, response, None))
     op = concession(ex, verdict, answer.error, progress) if verdict is Verdict.SUSPEND else None
     return _Result(answer, op, writes=False)
-
-
-def _settle(ex: Exchange, result: _Result) -> Flow[Answer]:
-    """A success is sent only after the transaction is durable."""
-    try:
-        if not result.writes:
-            # Also where all is rolled back: it tells whether the handler has committed by itself.
-            yield from ask(Undo())
-        if result.op is None:
-            yield from ask(RollBack())
-            return result.answer
-        written = yield from ask(result.op)
-        if isinstance(written, Applied):
-            yield from ask(Commit())
-            return _committed(ex, result.answer, written.expires_at)
-    except SemelError as error:
-        return (yield from _failed(ex, result, error))
-    yield from ask(RollBack())
-    return (yield from as_zombie(ex, written, result.answer))
 
 
 def _committed(ex: Exchange, answer: Answer, expires_at: Micros | None) -> Answer:
@@ -192,11 +163,11 @@ def _committed(ex: Exchange, answer: Answer, expires_at: Micros | None) -> Answe
 
 
 def _failed(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answer]:
-    yield from ask(RollBack())
+    yield from ask(ops.RollBack())
     if isinstance(error, ConfigurationError) and not isinstance(error, SchemaError):
         # The handler ended the transaction itself, and its writes may be there.
         own = Answer(doubt(ex, ex.can_ask, status=500), Outcome.MISCONFIGURED, error, reraise=True)
-        return (yield from _apart(ex, _suspension(ex, error), own))
+        return (yield from _apart(ex, concession(ex, Verdict.SUSPEND, error, Progress()), own))
     if result.op is None:
         return result.answer
     if isinstance(error, StoreError) and getattr(error, "applied", None) is not False:
@@ -217,33 +188,29 @@ def _nothing_kept(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answ
     return (yield from _apart(ex, _without_writes(ex, result), answer))
 
 
-def _without_writes(ex: Exchange, result: _Result) -> StoreOperation[Written]:
+def _without_writes(ex: Exchange, result: _Result) -> ops.StoreOperation[ops.Written]:
     """What is to be recorded of a doubt whose transaction is gone."""
     if result.writes or result.op is None:
-        return _suspension(ex, result.answer.error)
+        return concession(ex, Verdict.SUSPEND, result.answer.error, Progress())
     return result.op
 
 
-def _suspension(ex: Exchange, error: BaseException | None) -> StoreOperation[Written]:
-    return concession(ex, Verdict.SUSPEND, error, Progress())
-
-
-def _apart(ex: Exchange, op: StoreOperation[Written], answer: Answer) -> Flow[Answer]:
+def _apart(ex: Exchange, op: ops.StoreOperation[ops.Written], answer: Answer) -> Flow[Answer]:
     """Put on record, in a transaction of its own, that nobody may run this again."""
     for attempt in range(1, _TRIES + 1):
         try:
             # The claim went with its transaction, unless the handler itself has committed it.
             claimed = yield from ask(claim_of(ex))
-            if isinstance(claimed, Found) and claimed.record.fence != ex.fence:
+            if isinstance(claimed, ops.Found) and claimed.record.fence != ex.fence:
                 yield from meet(ex, claimed)
             written = yield from ask(op)
         except (SemelError, Interrupted):
-            yield from ask(Pause(ex.identity, ex.fence, attempt))
+            yield from ask(ops.Pause(ex.identity, ex.fence, attempt))
         else:
-            if isinstance(written, Lost):
+            if isinstance(written, ops.Lost):
                 return (yield from as_zombie(ex, written, answer))
             return _committed(ex, answer, written.expires_at)
-    yield from ask(Pursue(op, claim_of(ex)))
+    yield from ask(ops.Pursue(op, claim_of(ex)))
     return answer if answer.outcome is not Outcome.EXECUTED else not_durable(ex, answer)
 
 
@@ -253,28 +220,28 @@ def _ascertained(ex: Exchange, result: _Result, error: SemelError) -> Flow[Answe
     answer = result.answer
     if found is None:
         if result.doubtful:
-            yield from ask(Pursue(_without_writes(ex, result), claim_of(ex)))
+            yield from ask(ops.Pursue(_without_writes(ex, result), claim_of(ex)))
         return answer if answer.outcome is Outcome.SUSPENDED else not_durable(ex, answer)
-    if isinstance(found, NoRecord):
+    if isinstance(found, ops.NoRecord):
         return (yield from _nothing_kept(ex, result, error))
     record = found.record
     if record.fence == ex.fence and record.state in (State.COMPLETED, State.UNKNOWN):
         return _committed(ex, answer, record.expires_at)
     if record.state is State.FAILED_RETRYABLE and record.fence != ex.seen:
         # It was committed, and evidence has settled it since: a stale holder changes nothing.
-        return (yield from as_zombie(ex, Lost(record, found.now), answer))
+        return (yield from as_zombie(ex, ops.Lost(record, found.now), answer))
     if record.state is State.FAILED_RETRYABLE or record.forgettable(found.now):
         return (yield from _nothing_kept(ex, result, error))
     return (yield from from_record(ex, record, found.now))
 
 
-def _look_again(ex: Exchange) -> Flow[Found | NoRecord | None]:
+def _look_again(ex: Exchange) -> Flow[ops.Found | ops.NoRecord | None]:
     """What the record says once nobody can change it any more; None when no answer came in time."""
     attempt = 0
     while True:
         try:
-            return (yield from ask(Ascertain(ex.identity)))
+            return (yield from ask(ops.Ascertain(ex.identity)))
         except StoreError:
             attempt += 1
-        if not (yield from ask(Pause(ex.identity, ex.fence, attempt))):
+        if not (yield from ask(ops.Pause(ex.identity, ex.fence, attempt))):
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias, assert_never
 
+from semel.core import operations as ops
 from semel.core.exchange.admit import TurnedAway, throttled
 from semel.core.exchange.answers import (
     Answer,
@@ -19,28 +20,9 @@ from semel.core.exchange.answers import (
     unknown,
     usual_replay,
 )
-from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.exchange import Exchange, PreviousPrints
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import value
-from semel.core.operations.handler import Await, Pursue, Unwoken, Woken
-from semel.core.operations.requests import (
-    Applied,
-    Claim,
-    Claimed,
-    Forget,
-    Found,
-    Lapse,
-    NoRecord,
-    Read,
-    Recall,
-    Recalled,
-    Release,
-    Renew,
-    Resume,
-    Retake,
-    Stale,
-    Suspend,
-)
 from semel.core.records import Fence, Micros, OnLapse, Record, State
 from semel.core.recovery import journal
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
@@ -56,11 +38,11 @@ class _Busy:
     record: Record
 
 
-_Step: TypeAlias = Claimed | Found | NoRecord | Stale | _Busy | Answer
+_Step: TypeAlias = ops.Claimed | ops.Found | ops.NoRecord | ops.Stale | _Busy | Answer
 """Where a request stands on its way in."""
 
 
-def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answer]:
+def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[ops.Claimed | Answer]:
     """The right to run the handler, or the answer there is instead of running it.
 
     What fails ``before`` fails closed as well.
@@ -69,20 +51,24 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
         if before is not None:
             yield from before
         if ex.older is not None:
-            yield from _choose_identity(ex)
+            yield from _choose_identity(ex, ex.older)
         if not ex.policy.leased:
             return (yield from _claim_otherwise(ex))
-        op: Read | Claim = Read(ex.identity) if ex.seen_before else claim_of(ex)
+        op: ops.Read | ops.Claim = ops.Read(ex.identity) if ex.seen_before else claim_of(ex)
         try:
-            reply: Claimed | Found | Stale | NoRecord = yield op
+            reply: ops.Claimed | ops.Found | ops.Stale | ops.NoRecord = yield op
         except (StoreError, Interrupted) as error:
-            if type(op) is Claim:
+            if type(op) is ops.Claim:
                 yield from _retract(ex, error)
             raise
-        if type(reply) is Claimed:
+        if type(reply) is ops.Claimed:
             return reply
-        usual = usual_replay(ex, reply) if type(reply) is Found else None
-        return usual or (yield from _enter(ex, reply))
+        if type(reply) is ops.Found and (usual := usual_replay(ex, reply)) is not None:
+            return usual
+        entry = yield from enter(ex, ex.policy.patience_micros, reply)
+        if isinstance(entry, ops.Claimed) and entry.again and ex.policy.resumable:
+            return (yield from resume(ex, entry))
+        return entry
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
     except TurnedAway as error:
@@ -93,7 +79,7 @@ def claim(ex: Exchange, before: Flow[None] | None = None) -> Flow[Claimed | Answ
         return Answer(ex.refusal("misconfigured"), Outcome.MISCONFIGURED, error)
 
 
-def _claim_otherwise(ex: Exchange) -> Flow[Claimed | Answer]:
+def _claim_otherwise(ex: Exchange) -> Flow[ops.Claimed | Answer]:
     """In a transaction, or by a worker; both need this module, and few routes need them."""
     if ex.policy.mode == "atomic":
         from semel.core.exchange import atomic
@@ -104,65 +90,55 @@ def _claim_otherwise(ex: Exchange) -> Flow[Claimed | Answer]:
     return (yield from deferred.hand_in(ex))
 
 
-def _enter(ex: Exchange, reply: _Step) -> Flow[Claimed | Answer]:
-    """An operation that was begun before goes on from its journal."""
-    entry = yield from enter(ex, ex.policy.patience_micros, reply)
-    if isinstance(entry, Claimed) and entry.again and ex.policy.resumable:
-        return (yield from resume(ex, entry))
-    return entry
-
-
-def resume(ex: Exchange, entry: Claimed) -> Flow[Claimed | Answer]:
+def resume(ex: Exchange, entry: ops.Claimed) -> Flow[ops.Claimed | Answer]:
     """An operation that somebody held before goes on from its journal.
 
     Where that cannot be read nothing is run. The key is not freed, since it may have acted: it
     lapses and is resumed, unless nobody can ever read it.
     """
     try:
-        reply: Recalled | NoRecord = yield Recall(ex.identity)
-        if isinstance(reply, Recalled):
+        reply: ops.Recalled | ops.NoRecord = yield ops.Recall(ex.identity)
+        if isinstance(reply, ops.Recalled):
             ex.journal = journal.decode(reply.case.journal)
         return entry
     except Interrupted:
         return Answer(None, Outcome.INTERRUPTED)
     except StoreError as error:
-        op: Renew | Suspend = Renew(ex.identity, ex.fence, ex.policy.retry_micros)
+        op: ops.Renew | ops.Suspend = ops.Renew(ex.identity, ex.fence, ex.policy.retry_micros)
         if isinstance(error, StoreCorrupt):
-            op = Suspend(ex.identity, ex.fence, "its journal is damaged", None)
+            op = ops.Suspend(ex.identity, ex.fence, "its journal is damaged", None)
         try:
             yield op
         except (StoreError, ConfigurationError):
-            yield Pursue(op)
+            yield ops.Pursue(op)
         return closed(ex, error)
 
 
-def _choose_identity(ex: Exchange) -> Flow[None]:
+def _choose_identity(ex: Exchange, older: PreviousPrints) -> Flow[None]:
     """A key that is alive under the previous settings keeps its old identity to its end."""
-    older, ex.older = ex.older, None
-    if older is None:
-        return
-    reply = yield from ask(Read(older.identity))
-    if not isinstance(reply, Found) or reply.record.forgettable(reply.now):
+    ex.older = None
+    reply = yield from ask(ops.Read(older.identity))
+    if not isinstance(reply, ops.Found) or reply.record.forgettable(reply.now):
         return
     if older.identity == ex.identity and ex.prints.match(reply.record):
         return  # only the fingerprint has changed, and this record has the new one
     ex.identity, ex.prints = older.identity, older.prints
 
 
-def enter(ex: Exchange, patience: Micros, reply: _Step) -> Flow[Claimed | Answer]:
+def enter(ex: Exchange, patience: Micros, reply: _Step) -> Flow[ops.Claimed | Answer]:
     """Find out what the first ``reply`` of the store means, until there is an answer or a claim.
 
     Another's answer is waited for as long as ``patience`` lasts.
     """
     for _ in range(ROUNDS):
         match reply:
-            case Claimed() | Answer():
+            case ops.Claimed() | Answer():
                 return reply
-            case Stale():
+            case ops.Stale():
                 return Answer(ex.refusal("key-expired"), Outcome.EXPIRED)
-            case NoRecord():
+            case ops.NoRecord():
                 reply = yield from seize(ex)
-            case Found():
+            case ops.Found():
                 reply = yield from meet(ex, reply)
             case _Busy(record):
                 reply = yield from _wait(ex, record, patience)
@@ -172,9 +148,9 @@ def enter(ex: Exchange, patience: Micros, reply: _Step) -> Flow[Claimed | Answer
     return in_flight(ex)
 
 
-def claim_of(ex: Exchange) -> Claim:
+def claim_of(ex: Exchange) -> ops.Claim:
     policy, prints = ex.policy, ex.prints
-    return Claim(
+    return ops.Claim(
         identity=ex.identity,
         fence=ex.fence,
         fingerprint=prints.fingerprint.text,
@@ -188,10 +164,10 @@ def claim_of(ex: Exchange) -> Claim:
     )
 
 
-def seize(ex: Exchange) -> Flow[Claimed | Found | Stale]:
+def seize(ex: Exchange) -> Flow[ops.Claimed | ops.Found | ops.Stale]:
     """Send the claim. If its answer never comes, the handler does not run and it is taken back."""
     try:
-        reply: Claimed | Found | Stale = yield claim_of(ex)
+        reply: ops.Claimed | ops.Found | ops.Stale = yield claim_of(ex)
     except (StoreError, Interrupted) as error:
         yield from _retract(ex, error)
         raise
@@ -201,19 +177,19 @@ def seize(ex: Exchange) -> Flow[Claimed | Found | Stale]:
 def _retract(ex: Exchange, error: Exception, seen: Fence | None = None) -> Flow[None]:
     surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
     if not surely_not_applied and ex.policy.mode != "atomic":
-        yield from ask(Pursue(release(ex, "claim unanswered"), seen=seen))
+        yield from ask(ops.Pursue(release(ex, "claim unanswered"), seen=seen))
 
 
-def release(ex: Exchange, reason: str) -> Release:
+def release(ex: Exchange, reason: str) -> ops.Release:
     requeue = None if ex.worker is None else ex.worker.requeue
-    return Release(ex.identity, ex.fence, ex.policy.retention_micros, reason, requeue)
+    return ops.Release(ex.identity, ex.fence, ex.policy.retention_micros, reason, requeue)
 
 
-def meet(ex: Exchange, found: Found) -> Flow[_Step]:
+def meet(ex: Exchange, found: ops.Found) -> Flow[_Step]:
     """There is a record: what it means for this request."""
     record, now = found.record, found.now
     if record.forgettable(now):
-        yield from ask(Forget(ex.identity, record.fence))
+        yield from ask(ops.Forget(ex.identity, record.fence))
         return (yield from seize(ex))
     if differs(ex, record):
         return mismatch(ex, record)
@@ -221,12 +197,12 @@ def meet(ex: Exchange, found: Found) -> Flow[_Step]:
         return (yield from from_record(ex, record, now))
     if record.lapsed(now) and record.on_lapse is OnLapse.RESUME:
         # One that was begun as an operation and is none any more is left to whoever knows it.
-        return (yield from retake(ex, record, Resume)) if ex.policy.resumable else _Busy(record)
+        return (yield from retake(ex, record, ops.Resume)) if ex.policy.resumable else _Busy(record)
     if record.lapsed(now):
-        yield from ask(Lapse(ex.identity, record.fence, ex.policy.retention_micros))
+        yield from ask(ops.Lapse(ex.identity, record.fence, ex.policy.retention_micros))
         return (yield from seize(ex))
     if record.state is State.FAILED_RETRYABLE:
-        return (yield from retake(ex, record, Retake))
+        return (yield from retake(ex, record, ops.Retake))
     if record.state in (State.IN_PROGRESS, State.PENDING):
         return _Busy(record)
     return (yield from from_record(ex, record, now))
@@ -238,28 +214,29 @@ def differs(ex: Exchange, record: Record) -> bool:
 
 
 def retake(
-    ex: Exchange, record: Record, how: type[Retake | Resume]
-) -> Flow[Claimed | Found | Stale]:
+    ex: Exchange, record: Record, how: type[ops.Retake | ops.Resume]
+) -> Flow[ops.Claimed | ops.Found | ops.Stale]:
     """Hold a record that another held before, whose journal stays."""
-    policy = ex.policy
-    op: Retake | Resume = Resume(ex.identity, record.fence, ex.fence, policy.lease_micros)
-    if how is Retake:
-        op = Retake(ex.identity, record.fence, ex.fence, policy.lease_micros, policy.lapse)
+    held = (ex.identity, record.fence, ex.fence, ex.policy.lease_micros)
+    op: ops.Retake | ops.Resume
+    op = ops.Retake(*held, ex.policy.lapse) if how is ops.Retake else ops.Resume(*held)
     try:
         reply = yield from ask(op)
     except (StoreError, Interrupted) as error:
-        if how is Retake:  # one that was resumed may have acted: it lapses again, and is not freed
+        if (
+            how is ops.Retake
+        ):  # one that was resumed may have acted: it lapses again, and is not freed
             yield from _retract(ex, error, record.fence)
         raise
-    if isinstance(reply, Applied):
+    if isinstance(reply, ops.Applied):
         until = reply.leased_until or reply.now
-        return Claimed(until, reply.now, record.created_at, again=True, seen=record.fence)
+        return ops.Claimed(until, reply.now, record.created_at, again=True, seen=record.fence)
     if reply.record is not None:
-        return Found(reply.record, reply.now)
+        return ops.Found(reply.record, reply.now)
     return (yield from seize(ex))
 
 
-def _wait(ex: Exchange, record: Record, patience: Micros) -> Flow[Found | Answer]:
+def _wait(ex: Exchange, record: Record, patience: Micros) -> Flow[ops.Found | Answer]:
     """Wait once, then act on what the record has become.
 
     Of all who waited in this process one is elected to act; for the others the attempt they
@@ -267,13 +244,13 @@ def _wait(ex: Exchange, record: Record, patience: Micros) -> Flow[Found | Answer
     """
     if patience == 0:
         return in_flight(ex)
-    reply = yield from ask(Await(ex.identity, record.fence, patience))
+    reply = yield from ask(ops.Await(ex.identity, record.fence, patience))
     match reply:
-        case Unwoken():
+        case ops.Unwoken():
             return in_flight(ex)
-        case Woken(found, now, elected):
+        case ops.Woken(found, now, elected):
             if elected or not (found.state is State.FAILED_RETRYABLE or found.lapsed(now)):
-                return Found(found, now)
+                return ops.Found(found, now)
             if found.state is State.FAILED_RETRYABLE or found.on_lapse is OnLapse.RELEASE:
                 response = ex.refusal("attempt-failed", retry_after=ex.policy.retry_micros)
                 return Answer(response, Outcome.IN_FLIGHT)

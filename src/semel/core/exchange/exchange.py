@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from semel.core.exchange.problems import refuse
 from semel.core.records import Micros, Origin
@@ -96,19 +96,12 @@ class Exchange:
         """A refusal as the route's ``refusal=`` puts it; other answers are as they are."""
         return refused
 
-    def status_of(self, identity: Identity) -> str:
-        """Where the status of a request is told."""
-        return f"{self.status_at}/{identity.hex()}"
 
-
-class PreviousPrints:
+class PreviousPrints(NamedTuple):
     """The identity and prints of a request under the route's previous settings."""
 
-    __slots__ = ("identity", "prints")
-
-    def __init__(self, identity: Identity, prints: Prints) -> None:
-        self.identity = identity
-        self.prints = prints
+    identity: Identity
+    prints: Prints
 
 
 class WorkerRun:
