@@ -25,7 +25,7 @@ from typing import Any
 
 import semel
 from bench.plans import BODY
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Message, Receive, Scope, Send
 
 OWN = str(Path(semel.__file__).parent)
 WARM = 20

@@ -21,7 +21,7 @@ from starlette.routing import Route
 import semel
 from examples.demo.gateway import Declined, Gateway
 from examples.demo.ledger import Charge
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 
 # (1) What the route promises. It names nobody to ask about unknown outcomes (probe=None), so those
 #     wait for a person; the scenes play that person. The lease is 60 s unless said otherwise: the

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from semel.operators.operator import Operator
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
-    from semel.web.asgi_types import AsgiApp
+    from semel.web.asgi_exchange import AsgiApp
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
 
 F = TypeVar("F")

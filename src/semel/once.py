@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.admit import add_body, name_record, named_tenant
 from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.settle import Flowing
 from semel.core.frozen import frozen
 from semel.core.policy import Policy, RoutePlan
 from semel.core.records import HeaderView, Request, Response
@@ -72,23 +73,24 @@ class OnceCall:
         self._request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
 
     def run(self, function: Callable[[], Any]) -> Once:
-        from semel.web.once import FunctionExchange
+        from semel.web.exchange import FunctionExchange
 
         ex = FunctionExchange(*self._given())
+        ex.function = function
         answer = self._open(ex)
-        if answer is None:
-            try:
-                answer = ex.answered(function)
-            finally:
-                ex.end()
-        return _result_of(answer)
+        if answer is not None:
+            return _result_of(answer)
+        try:
+            return _result_of(ex.serve())
+        finally:
+            ex.end()
 
     async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
-        from semel.web.once import AsyncFunctionExchange
+        from semel.web.exchange_async import AsyncFunctionExchange
 
         ex = AsyncFunctionExchange(*self._given())
-        answer = self._open(ex)
-        return _result_of(await ex.answered(function) if answer is None else answer)
+        ex.function = function
+        return _result_of(self._open(ex) or await ex.serve())
 
     def _given(self) -> tuple[Runtime, RoutePlan, Request]:
         runtime = self._guard.runtime
@@ -113,8 +115,10 @@ class OnceCall:
         return ex.opened()
 
 
-def _result_of(answer: Answer) -> Once:
+def _result_of(answer: Answer | Flowing) -> Once:
     """The function's result, its exception, or why it may not run."""
+    if isinstance(answer, Flowing):
+        raise AssertionError("a function does not stream")
     if answer.reraise and answer.error is not None and not answer.zombie:
         raise answer.error
     response = answer.response

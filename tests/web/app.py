@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import semel
-from semel.web.asgi_types import AsgiApp
+from semel.web.asgi_exchange import AsgiApp
 from tests.waiting import auntil
 from tests.web import shop
 from tests.web.effects import Effects

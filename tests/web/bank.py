@@ -25,7 +25,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import semel
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
 from tests.stores.harness import TABLES

@@ -18,7 +18,7 @@ import semel
 from semel.core.operations.requests import FlowOperation
 from semel.runtime.transactions import AsyncTransact, Transact
 from semel.runtime.waiters import Waiters, Wake
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.bank import ASGI, WSGI, Put, Says, Sql, Step, Wait

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import semel
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 from tests.web.effects import Effects

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from urllib.parse import quote_from_bytes
 from wsgiref.validate import validator
 
-from semel.web.asgi_types import AsgiApp, Message, Scope
+from semel.web.asgi_exchange import AsgiApp, Message, Scope
 from semel.web.wsgi import Environ, WsgiApp
 from tests import canary
 from tests.web.client import BODY, Reply

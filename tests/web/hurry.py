@@ -6,7 +6,7 @@ import pytest
 
 import semel
 
-_WHERE = ("semel.web.exchange_sync", "semel.web.exchange_async", "semel.runtime.recovery_points")
+_WHERE = ("semel.web.exchange", "semel.web.exchange_async", "semel.runtime.recovery_points")
 
 
 def no_pauses(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[int]:

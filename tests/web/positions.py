@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 import semel
 from semel.frameworks.flask import install as install_flask
 from semel.frameworks.litestar import install as install_litestar
-from semel.web.asgi_types import AsgiApp
+from semel.web.asgi_exchange import AsgiApp
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.drive import KEY, AsgiDriver, Driver, WsgiDriver
 from tests.web.effects import Effects

@@ -18,7 +18,7 @@ from semel.core.operations.requests import Advance, Applied, NoRecord, Read, Rec
 from semel.core.records import Case, Fence, Identity, OnLapse, State
 from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests.servers import PostgresServer
 from tests.stores.harness import Harness, open_harness

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import semel
-from semel.web.asgi_types import Receive, Scope, Send
+from semel.web.asgi_exchange import Receive, Scope, Send
 from tests.waiting import auntil
 
 FOLDER = Path(os.environ["FOLDER"])

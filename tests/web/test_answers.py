@@ -13,7 +13,7 @@ import pytest
 
 import semel
 from semel.core.exchange import replay
-from semel.web.asgi_types import Receive, Scope, Send
+from semel.web.asgi_exchange import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.client import Reply
 from tests.web.colours import TEXT, Said, once

@@ -16,7 +16,7 @@ import pytest
 
 import semel
 from semel.web.asgi import Middleware
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Message, Receive, Scope, Send
 from tests.waiting import PATIENCE, asked, auntil
 from tests.web.client import Reply
 from tests.web.conftest import MakeGuard

@@ -16,7 +16,7 @@ from semel.core.maintenance import Pace, tend
 from semel.core.operations.requests import Recall, Recalled, Take
 from semel.core.records import Fence, Identity
 from semel.stores.base import performer
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen

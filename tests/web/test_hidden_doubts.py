@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 
 import semel
 from semel.frameworks.flask import install
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Message, Receive, Scope, Send
 from tests.web.client import new_key
 from tests.web.conftest import Drive
 from tests.web.django_site import GUARD, Site

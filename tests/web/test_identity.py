@@ -27,7 +27,7 @@ from starlette.routing import Route
 import semel
 from semel.core.request import keys
 from semel.frameworks.flask import install
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from tests.web.colours import Said, asgi
 from tests.web.conftest import Drive, MakeGuard, Serve
 from tests.web.drive import KEY, Ask, Wire, call, scope_of

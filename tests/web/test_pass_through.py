@@ -17,7 +17,7 @@ from starlette.routing import Route, WebSocketRoute
 
 import semel
 from semel.core.operations.requests import Complete, Register
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Message, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.web.conftest import MakeGuard
 from tests.web.drive import Ask, Wire, WsgiDriver, call, environ_of, scope_of

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route, Router
 
 import semel
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from tests.web.client import Reply
 from tests.web.colours import Said
 from tests.web.conftest import MakeGuard, Serve

@@ -36,7 +36,7 @@ from semel.frameworks.flask import guarded
 from semel.frameworks.flask import install as install_flask
 from semel.frameworks.litestar import install as install_litestar
 from semel.guard import MAX_BOUND
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from tests.ears import listen
 from tests.web.client import new_key
 from tests.web.conftest import MakeGuard

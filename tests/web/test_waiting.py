@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 import semel
-from semel.web.asgi_types import Receive, Scope, Send
+from semel.web.asgi_exchange import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.client import Reply

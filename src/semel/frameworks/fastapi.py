@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from semel.core.exchange.replay import measured
 from semel.log import log
 from semel.web.asgi import refuse_second
-from semel.web.asgi_types import Scope
+from semel.web.asgi_exchange import Scope
 from semel.web.endpoint_gate import (
     GatedMiddleware,
     gated,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError
 from semel.web.asgi import check_settings, drain
-from semel.web.asgi_types import Receive, Scope, Send
+from semel.web.asgi_exchange import Receive, Scope, Send
 from semel.web.endpoint_gate import (
     GatedMiddleware,
     gated,

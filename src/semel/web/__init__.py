@@ -14,8 +14,8 @@
    frameworks' routers, but no record. It may refuse: a malformed key, no tenant, a body too large.
 3. The **exchange** is one object for one keyed request. It drives two flows of the core: `claim`
    before the application is called, `settle` after it. A flow yields operations and gets replies;
-   it decides, the exchange performs. So the rules are written once, and `exchange_sync` and
-   `exchange_async` differ only in how they wait. The exchange also holds what belongs to this
+   it decides, the exchange performs. So the rules are written once, and the blocking exchange and
+   the awaited one differ only in how they wait. The exchange also holds what belongs to this
    process: the lease, the run, limits and events.
 4. The **store** performs one operation in one atomic step. It knows records and fences, and
    nothing of HTTP.
@@ -41,19 +41,18 @@ its dependencies (FastAPI, Litestar: `endpoint_gate`). So authentication runs fo
 
 Files::
 
-    pipeline                        find the policy, admit, open: the same for all adapters
-    exchange                        what every exchange of a process does
-    exchange_async, exchange_sync   perform its operations: awaited, or blocking
-    asgi, asgi_exchange             ASGI applications
-    wsgi                            WSGI applications
-    views                           views of Flask and Django
-    once                            functions that run `once`
-    endpoint_gate                   dependencies run for every request, the endpoint once
-    routes                          the policy of a request: listed by path, or found by a router
-    tags                            a tagged endpoint runs under its policy or not at all
-    inventory, openapi              all routes of an application, and their OpenAPI document
-    worker_runs                     a stored request sent through its application again
-    request_events                  one event for the result of a request
-    body                            bodies of requests and responses
-    framework_internals             private names of frameworks
+    pipeline              find the policy, admit, open: the same for all adapters
+    exchange              what every exchange does; the blocking one, also of functions (`once`)
+    exchange_async        the exchange whose operations are awaited
+    asgi, asgi_exchange   ASGI applications
+    wsgi                  WSGI applications
+    views                 views of Flask and Django
+    endpoint_gate         dependencies run for every request, the endpoint once
+    routes                the policy of a request: listed by path, or found by a router
+    tags                  a tagged endpoint runs under its policy or not at all
+    inventory, openapi    all routes of an application, and their OpenAPI document
+    worker_runs           a stored request sent through its application again
+    request_events        one event for the result of a request
+    body                  bodies of requests and responses
+    framework_internals   private names of frameworks
 """

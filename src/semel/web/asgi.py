@@ -23,8 +23,15 @@ from semel.core.request.keys import escaped_path
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.runtime.transactions import AsyncTransact
-from semel.web.asgi_exchange import AsgiExchange, send_response
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.asgi_exchange import (
+    AsgiApp,
+    AsgiExchange,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_response,
+)
 from semel.web.body import Body, SpooledBody, close
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.routes import (
@@ -112,7 +119,7 @@ class Middleware:
             return await ex.answer(answer)
         scope[MARK] = ex.identity
         ex.sees_returns = pipeline.sees_returns
-        return await ex.serve()
+        return await ex.respond()
 
     async def _open(self, ex: AsgiExchange, where: Place, body: Body) -> Answer | None:
         """A large body takes long to fingerprint: not in the thread of the event loop."""

@@ -14,24 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from semel.core.exchange.answers import Answer
-from semel.core.exchange.settle import Flowing, settle
+from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow
-from semel.core.operations.handler import Abandoned, HandlerOutcome, Raised, Returned, Streaming
+from semel.core.operations.handler import HandlerOutcome, Raised, Returned, Streaming
 from semel.core.policy import RoutePlan
 from semel.core.records import Headers, Request, Response
 from semel.log import log
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
 from semel.web.body import Body, SpooledBody, Tally, unkeepable
-from semel.web.exchange import too_late
-from semel.web.exchange_async import AsyncExchange, Promise, hold_task
+from semel.web.exchange import outcome_of, too_late
+from semel.web.exchange_async import AsyncExchange, Promise
 from semel.web.routes import ROUTERS_OWN, router_answered
 
 if TYPE_CHECKING:
     from semel.runtime.runtime import Runtime
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _UNKEEPABLE: Final = frozenset(
     {
@@ -77,7 +82,7 @@ class AsgiExchange(AsyncExchange):
 
     # ── the server's side ─────────────────────────────────────────────────────────────────────────
 
-    async def serve(self) -> None:
+    async def respond(self) -> None:
         """Both halves, with the application between them.
 
         While the application runs, a cancellation ends only the wait here. The application, and
@@ -100,7 +105,9 @@ class AsgiExchange(AsyncExchange):
         try:
             await self._done
         except BaseException:
-            hold_task(task, self.runtime.running)
+            running = self.runtime.running
+            running.add(task)
+            task.add_done_callback(running.discard)
             raise
         if self._error is not None:
             self.raise_again()
@@ -206,7 +213,7 @@ class AsgiExchange(AsyncExchange):
             return Streaming(self._status, self._headers, error)
         if error is None:
             return Raised(RuntimeError("the application returned without an answer"))
-        return Raised(error) if isinstance(error, Exception) else Abandoned(error)
+        return outcome_of(error)
 
     # ── the second half ───────────────────────────────────────────────────────────────────────────
 
@@ -278,7 +285,7 @@ class AsgiExchange(AsyncExchange):
             raise AssertionError("no stream has begun")
         self._sent = True
         drained = self._tally.drained(whole=self._whole, error=error)
-        ending = self.ending(self._stream, drained)
+        ending = end_stream(self, self._stream, drained, self.run)
         self._stream_ended(await self.follow(ending, self._carry_end))
 
     def _carry_end(self, rest: Flow[Answer]) -> None:

@@ -27,8 +27,16 @@ from semel.errors import ConfigurationError, NotExecuted
 from semel.runtime.operation import Run, fitting_operation, watched
 from semel.stores.open_transactions import in_event_loop
 from semel.web.asgi import Middleware, asked, read_rest, tell_status
-from semel.web.asgi_exchange import AsgiExchange, body_messages, send_response
-from semel.web.asgi_types import AsgiApp, Message, Receive, Scope, Send
+from semel.web.asgi_exchange import (
+    AsgiApp,
+    AsgiExchange,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    body_messages,
+    send_response,
+)
 from semel.web.body import Body, SpooledBody
 from semel.web.exchange import too_late
 from semel.web.exchange_async import Promise
@@ -276,7 +284,7 @@ class GatedExchange(AsgiExchange):
             return self._read.small()
         return await read_rest(self.policy, self._receive, self._read)
 
-    async def serve(self) -> None:
+    async def respond(self) -> None:
         """Claim, let the endpoint run, and wait until its record is settled."""
         try:
             entry = await self.claim()
@@ -425,7 +433,7 @@ class GatedMiddleware(Middleware):
         except BaseException:
             ex.turn_back()
             raise
-        return await (ex.serve() if opened else ex.run_out())
+        return await (ex.respond() if opened else ex.run_out())
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A request that a dependency sends to its own application does not wait at a gate."""

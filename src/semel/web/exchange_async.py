@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from semel.backoff import pause_before
+from semel.core import operations as ops
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim
-from semel.core.exchange.settle import Flowing, end_stream, settle
+from semel.core.exchange.settle import Flowing, settle
 from semel.core.flow import Flow, interrupted
-from semel.core.operations.handler import Apart, Await, HandlerOutcome, Pause, Pursue, Render
-from semel.core.operations.requests import Claimed, FlowOperation, StoreOperation
-from semel.core.records import Response
 from semel.errors import StoreUnavailable
 from semel.runtime.transactions import AsyncTransact
 from semel.web import request_events
-from semel.web.exchange import ASKS_FOR_A_LEASE, WebExchange
+from semel.web.exchange import ASKS_FOR_A_LEASE, WebExchange, outcome_of, returned, too_late
 
 if TYPE_CHECKING:
-    from semel.core.operations.handler import Drained
     from semel.core.policy import RoutePlan
     from semel.core.records import Request
     from semel.runtime.runtime import Runtime
@@ -37,16 +34,14 @@ _CARRIED_ON: Final = 3
 
 
 def start_task(work: Coroutine[Any, Any, T], running: set[asyncio.Task[Any]]) -> asyncio.Task[T]:
-    """A task that goes on without its caller: ``running`` holds it until it ends."""
+    """A task that goes on without its caller: ``running`` holds it until it ends.
+
+    The event loop itself keeps only weak references to tasks.
+    """
     task = asyncio.get_running_loop().create_task(work)
-    hold_task(task, running)
-    return task
-
-
-def hold_task(task: asyncio.Task[Any], running: set[asyncio.Task[Any]]) -> None:
-    """Keep a reference to a task until it ends: the event loop itself keeps only weak ones."""
     running.add(task)
     task.add_done_callback(running.discard)
+    return task
 
 
 class AsyncExchange(WebExchange):
@@ -64,13 +59,44 @@ class AsyncExchange(WebExchange):
 
     # ── the two halves ────────────────────────────────────────────────────────────────────────────
 
-    def claim(self) -> Coroutine[Any, Any, Claimed | Answer]:
+    async def serve(self) -> Answer | Flowing:
+        """Claim, call the application, settle. The last two are one task, which goes on alone."""
+        entry = await self.claim()
+        if isinstance(entry, Answer):
+            self.tell(entry)
+            return entry
+        task = self.spawn(self._run(self.start_run(entry)))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self.left)
+            raise
+
+    def left(self, task: asyncio.Task[Answer | Flowing]) -> None:
+        """The caller has left, and the task has ended after that."""
+
+    async def _run(self, in_time: bool) -> Answer | Flowing:
+        outcome = await self.call() if in_time else too_late()
+        reached: Answer | Flowing | None = None
+        try:
+            self.ended()
+            reached = await self.drive(settle(self, outcome, self.run))
+            if isinstance(reached, Answer):
+                self.tell(reached)
+            return reached
+        finally:
+            if not isinstance(reached, Flowing):
+                await self.end()
+
+    async def call(self) -> ops.HandlerOutcome:
+        """Call the application; whatever it raises is an outcome."""
+        raise NotImplementedError
+
+    def claim(self) -> Coroutine[Any, Any, ops.Claimed | Answer]:
         """The first half, by the caller's own task; cancelled, it winds up without that."""
         plain = self.worker is None and self.plan.enrolled
-        return self.follow(claim(self) if plain else self.claiming(), self._claim_alone)
-
-    def _claim_alone(self, rest: Flow[Claimed | Answer]) -> None:
-        self.spawn(self._wind_up(rest))
+        flow = claim(self) if plain else self.claiming()
+        return self.follow(flow, lambda rest: self.spawn(self._wind_up(rest)))
 
     async def _wind_up(self, rest: Flow[Any]) -> None:
         try:
@@ -78,28 +104,12 @@ class AsyncExchange(WebExchange):
         finally:
             await self.end()
 
-    def start_run(self, entry: Claimed) -> bool:
-        """`new_run`, with the transaction that the claim has opened."""
-        in_time = self.new_run(entry)
-        if self.transact is not None:
-            self.run.transaction = self.transact.transaction
-        return in_time
-
-    def settling(self, outcome: HandlerOutcome) -> Flow[Answer | Flowing]:
-        """The second half."""
-        self.ended()
-        return settle(self, outcome, self.run)
-
-    def ending(self, stream: Flowing, drained: Drained) -> Flow[Answer]:
-        """The second half of an answer whose body has flowed past."""
-        return end_stream(self, stream, drained, self.run)
-
     async def follow(self, flow: Flow[T], left: Callable[[Flow[T]], object] | None = None) -> T:
         """Drive a half to its end: `arun`, with what most operations take done right here.
 
         Cancelled, it leaves the flow where it stands; ``left`` gets what is left of it.
         """
-        feed: Callable[[Any], FlowOperation[Any]] = flow.send
+        feed: Callable[[Any], ops.FlowOperation[Any]] = flow.send
         value: Any = None
         quiet, store = self.quiet, self._store
         runtime = self.runtime
@@ -115,7 +125,7 @@ class AsyncExchange(WebExchange):
                 raise
             asked = time.monotonic()
             try:
-                if quiet and isinstance(op, StoreOperation):
+                if quiet and isinstance(op, ops.StoreOperation):
                     if type(op) in ASKS_FOR_A_LEASE:
                         self.before(op)
                     value, feed = await store.perform(op), flow.send
@@ -126,7 +136,7 @@ class AsyncExchange(WebExchange):
             except Exception as error:
                 value, feed = error, flow.throw
                 if isinstance(error, StoreUnavailable):
-                    self.unheard(asked)
+                    runtime.breaker.failed(asked)
             except BaseException:
                 if left is not None:
                     left(interrupted(flow, op))
@@ -156,17 +166,26 @@ class AsyncExchange(WebExchange):
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return start_task(work, self.runtime.running)
 
-    def in_transaction(self) -> bool:
-        return self.transact is not None and self.transact.transaction is not None
+    def transaction(self) -> Any:
+        return None if self.transact is None else self.transact.transaction
 
     # ── its operations ────────────────────────────────────────────────────────────────────────────
 
-    async def perform(self, op: FlowOperation[R]) -> R:
+    async def perform(self, op: ops.FlowOperation[R]) -> R:
         """One operation of either half, where somebody listens, counts or has a transaction."""
         account = self.account
         began = 0.0 if account is None else request_events.now()
         try:
-            reply: R = await (self._ask(op) if isinstance(op, StoreOperation) else self.attend(op))
+            if not isinstance(op, ops.StoreOperation):
+                reply: R = await self.attend(op)
+            else:
+                if self.charge is not None or type(op) in ASKS_FOR_A_LEASE:
+                    self.before(op)
+                reply = await (self.transact or self._store).perform(op)
+                runtime = self.runtime
+                breaker, watched = runtime.breaker, runtime.keeper.waiters.watches
+                if self.heedful or breaker.failures or breaker.is_open or watched:
+                    self.heard(op, reply)
         except Exception as error:
             if account is not None:
                 account.saw(op, error, began)
@@ -175,29 +194,21 @@ class AsyncExchange(WebExchange):
             account.saw(op, reply, began)
         return reply
 
-    async def _ask(self, op: StoreOperation[R]) -> R:
-        if self.charge is not None or type(op) in ASKS_FOR_A_LEASE:
-            self.before(op)
-        reply: R = await (self.transact or self._store).perform(op)
-        runtime = self.runtime
-        breaker, watched = runtime.breaker, runtime.keeper.waiters.watches
-        if self.heedful or breaker.failures or breaker.is_open or watched:
-            self.heard(op, reply)
-        return reply
-
-    async def attend(self, op: FlowOperation[Any]) -> Any:
+    async def attend(self, op: ops.FlowOperation[Any]) -> Any:
         """What no store is asked."""
         match op:
-            case Await(identity, fence, patience):
+            case ops.Await(identity, fence, patience):
                 return await self.runtime.keeper.waiters.await_(identity, fence, patience)
-            case Pause(attempt=attempt):
+            case ops.Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self.held()
-            case Pursue(write, before, seen):
+            case ops.Pursue(write, before, seen):
                 return self.runtime.keeper.pursue(write, before, seen)
-            case Render(response):
-                return await self._render(response)
-            case Apart(work):
+            case ops.Render(response):
+                on_replay = self.policy.on_replay
+                shown = response if on_replay is None else on_replay(self.request, response)
+                return await shown if inspect.isawaitable(shown) else shown
+            case ops.Apart(work):
                 return await asyncio.to_thread(work)
             case _ if self.transact is not None:
                 self.before(op)
@@ -207,16 +218,20 @@ class AsyncExchange(WebExchange):
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
-    async def _render(self, response: Response) -> Response:
-        on_replay = self.policy.on_replay
-        if on_replay is None:
-            return response
-        rendered = on_replay(self.request, response)
-        current_state: Response = await rendered if inspect.isawaitable(rendered) else rendered
-        return current_state
 
+class AsyncFunctionExchange(AsyncExchange):
+    """One call of a coroutine function, by `once`, in the place of an application."""
 
-# --- a value that several may wait for in an event loop
+    __slots__ = ("function",)
+
+    function: Callable[[], Awaitable[Any]]
+
+    async def call(self) -> ops.HandlerOutcome:
+        self.run.occupy()
+        try:
+            return returned(await self.function())
+        except BaseException as error:
+            return outcome_of(error)
 
 
 class Promise(Generic[T]):

@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from semel.core import operations as ops
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.problems import refuse
-from semel.core.exchange.settle import Flowing
+from semel.core.exchange.settle import Flowing, end_stream
 from semel.core.frozen import frozen
 from semel.core.policy import Policy, RoutePlan
 from semel.core.records import Headers, Request, Response
 from semel.log import log
 from semel.web.body import Body, SpooledBody, Tally, close, unkeepable
-from semel.web.exchange import WebExchange, too_late
+from semel.web.exchange import BlockingExchange, WebExchange, outcome_of
 from semel.web.exchange_async import AsyncExchange
-from semel.web.exchange_sync import BlockingExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.routes import Place
 from semel.web.tags import ruled_by
@@ -156,7 +155,7 @@ class _ViewExchange(WebExchange, Generic[F, V, P]):
         if self._made is not None:
             self.run.returned = True
         if not self._buffered.size:
-            return ops.Raised(error) if isinstance(error, Exception) else ops.Abandoned(error)
+            return outcome_of(error)
         # Begun but not finished: what was begun is the outcome, and it is not whole.
         return ops.Streaming(self.status, self._headers, error)
 
@@ -351,21 +350,7 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
 
     _rest: AsyncIterator[bytes] | None = None
 
-    async def serve(self) -> Answer | Flowing:
-        """Both halves. The view and the write that settles its record are one task."""
-        entry = await self.claim()
-        if isinstance(entry, Answer):
-            self.tell(entry)
-            return entry
-        in_time = self.start_run(entry)
-        task = self.spawn(self._run(in_time))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._left)
-            raise
-
-    def _left(self, task: asyncio.Task[Answer | Flowing]) -> None:
+    def left(self, task: asyncio.Task[Answer | Flowing]) -> None:
         """The client has left before the answer was there."""
         if task.cancelled() or task.exception() is not None:
             return
@@ -377,20 +362,7 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
         if isinstance(self._error, Exception):
             log.error("semel: a handler failed after its client had left", exc_info=self._error)
 
-    async def _run(self, in_time: bool) -> Answer | Flowing:
-        outcome = await self._outcome() if in_time else too_late()
-        flowing = False
-        try:
-            reached = await self.drive(self.settling(outcome))
-            flowing = isinstance(reached, Flowing)
-            if isinstance(reached, Answer):
-                self.tell(reached)
-            return reached
-        finally:
-            if not flowing:
-                await self.end()
-
-    async def _outcome(self) -> ops.HandlerOutcome:
+    async def call(self) -> ops.HandlerOutcome:
         """Call the view and read its answer, until it is whole or too large to keep."""
         self.run.occupy()
         try:
@@ -488,7 +460,8 @@ class AsyncStreamedBody(Generic[F]):
 
     async def _conclude(self, drained: ops.Drained) -> None:
         try:
-            self._ex.tell(await self._ex.drive(self._ex.ending(self._flowing, drained)))
+            ex = self._ex
+            ex.tell(await ex.drive(end_stream(ex, self._flowing, drained, ex.run)))
         finally:
             await self._ex.end()
             self._ex.close()

@@ -16,7 +16,7 @@ from semel.runtime.transactions import Transact
 from semel.web import routes
 from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
-from semel.web.exchange_sync import BlockingExchange
+from semel.web.exchange import BlockingExchange, outcome_of
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
 from semel.web.tags import ruled_by
 
@@ -149,7 +149,7 @@ class WsgiExchange(BlockingExchange):
             # An answer begins with its first byte: before it, a server takes the head back
             # (PEP 3333).
             if not self._buffered.size:
-                return ops.Raised(error) if isinstance(error, Exception) else ops.Abandoned(error)
+                return outcome_of(error)
             # Begun but not finished: what was begun is the outcome, and it is not whole.
             self._error = error
             return ops.Streaming(self._status, self._headers, error)

@@ -36,7 +36,7 @@ class Task:
 STORES = ("sqlite", "postgres", "mysql", "redis", "sql")
 DRIVERS = ("psycopg", "pymysql", "asyncmy", "redis.asyncio", "hiredis")
 LATER = (
-    *("semel.web.asgi", "semel.web.exchange_async", "semel.web.wsgi", "semel.web.exchange_sync"),
+    *("semel.web.asgi", "semel.web.exchange_async", "semel.web.wsgi", "semel.web.exchange"),
     *("semel.web.worker_runs", "semel.runtime.recovery_points", "semel.core.recovery.points"),
     "semel.stores.background",
     *("semel.worker.maintenance", "semel.worker.reconciler", "semel.worker.stored_runs"),

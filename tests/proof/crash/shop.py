@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import semel
 from semel.stores import open_backend
-from semel.web.asgi_types import Receive, Scope, Send
+from semel.web.asgi_exchange import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
 from tests.proof.crash.boundaries import Boundaries, WatchedBackend
 from tests.proof.crash.provider import Provider

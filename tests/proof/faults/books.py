@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 
 import semel
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from tests import canary
 from tests.web.effects import Effects

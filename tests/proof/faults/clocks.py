@@ -21,7 +21,7 @@ from datetime import timedelta  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import semel  # noqa: E402
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send  # noqa: E402
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send  # noqa: E402
 from semel.worker.maintenance import Maintenance  # noqa: E402
 from tests.waiting import auntil  # noqa: E402
 from tests.web.effects import Effects  # noqa: E402

@@ -16,7 +16,7 @@ from semel.core.operations.requests import Applied, Retake
 from semel.core.records import Fence, Identity, Response
 from semel.core.unknown.evidence import Absent, Evidence, Happened, Inquiry
 from semel.errors import SemelError
-from semel.web.asgi_types import AsgiApp, Receive, Scope, Send
+from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
