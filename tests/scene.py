@@ -20,8 +20,8 @@ from semel.core.request import keys
 from semel.core.stored.snapshot import Snapshot, encode
 from semel.core.terms import EVERY_ROUTE
 from semel.guard import Guard
+from semel.runtime.flow_runner import FlowRunner
 from semel.stores.base import performer
-from semel.worker.flow_runner import FlowRunner
 from tests.stores.harness import OUTBOXES, STORES, Harness, open_harness, server_of
 
 SECOND: Micros = 1_000_000

@@ -30,8 +30,8 @@ from semel.errors import (
     Unguarded,
 )
 from semel.guard import Guard
+from semel.runtime.breaker import Health
 from semel.runtime.events import Event
-from semel.runtime.health import Health
 from semel.runtime.limits import Limits, Rate
 from semel.runtime.operation import AsyncOperation, Operation, async_operation, operation
 from semel.web.routes import Route

@@ -19,8 +19,8 @@ from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.outbox.effects import Deliverer, Registry
+from semel.runtime.breaker import Health, alook, look
 from semel.runtime.events import Events, Subscriber
-from semel.runtime.health import Health, alook, look
 from semel.runtime.limits import Limits
 from semel.runtime.replay_cache import outlast
 from semel.runtime.runtime import Background, Runtime, give_runtime

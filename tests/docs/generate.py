@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from semel.core.records import State
 from semel.core.states import TABLE, RecordEvent, Rule
-from semel.runtime.event_catalogue import CATALOGUE
+from semel.runtime.events import CATALOGUE
 from semel.stores.sql.dialect import SYNTAXES, query_sources
 from semel.telemetry.metrics import MEASURES
 from tests.docs.pages import Page, pages

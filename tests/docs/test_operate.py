@@ -19,9 +19,9 @@ from semel.core.recovery import journal
 from semel.core.stored.snapshot import decode
 from semel.inbox.inbox import KEEP, MAX_BODY
 from semel.outbox import signatures
+from semel.runtime.flow_runner import PATIENCE
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from semel.worker.flow_runner import PATIENCE
 from semel.worker.maintenance import INTERVAL
 from tests.cli import commandline
 from tests.docs.pages import page

@@ -11,8 +11,7 @@ import pytest
 
 import semel
 from semel.runtime import events
-from semel.runtime.event_catalogue import CATALOGUE, ERROR, INFO, NONE
-from semel.runtime.events import Event, Events, Subscriber
+from semel.runtime.events import CATALOGUE, ERROR, INFO, NONE, Event, Events, Subscriber
 from tests.waiting import PATIENCE, until
 
 

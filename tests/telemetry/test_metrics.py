@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 import semel
-from semel.runtime.event_catalogue import CATALOGUE
-from semel.runtime.events import Event, Events
+from semel.runtime.events import CATALOGUE, Event, Events
 from semel.telemetry.metrics import BUCKETS, MEASURES, PREFIX, tenants_by, updates
 from semel.telemetry.opentelemetry import OpenTelemetry
 from semel.telemetry.prometheus import Prometheus

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from semel.core.delivery import DeliveryEnding
 from semel.core.exchange.answers import Outcome
 from semel.core.exchange.problems import CATALOGUE as PROBLEMS
-from semel.runtime.event_catalogue import CATALOGUE
+from semel.runtime.events import CATALOGUE
 from semel.telemetry.metrics import MEASURES, Measure
 from tests.docs.pages import page
 from tests.servers import AppServer, uvicorn

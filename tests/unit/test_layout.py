@@ -24,7 +24,7 @@ IMPORTS: dict[str, set[str]] = {
     "client": {"backoff", "errors", "core"},
     "web": {"backoff", "errors", "log", "core", "stores", "runtime", "frameworks", "top"},
     "frameworks": {"errors", "log", "core", "stores", "runtime", "web", "top"},
-    "outbox": {"errors", "core", "stores", "worker"},
+    "outbox": {"errors", "core", "stores", "runtime"},
     "worker": {"backoff", "errors", "log", "core", "stores", "runtime", "web", "outbox", "top"},
     "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},
     "operators": {"errors", "core", "stores", "runtime", "web", "worker", "top"},

@@ -11,8 +11,7 @@ import pytest
 
 import semel
 from semel.core.operations.requests import Claim, Release
-from semel.runtime.event_catalogue import CATALOGUE
-from semel.runtime.events import Event
+from semel.runtime.events import CATALOGUE, Event
 from semel.stores.memory import MemoryBackend
 from tests.ears import Ear
 from tests.web.colours import Handle, Said, driver

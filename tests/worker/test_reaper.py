@@ -28,9 +28,9 @@ from semel.core.maintenance import tend
 from semel.core.operations.requests import Applied, Claim, Claimed, Complete
 from semel.core.records import Fence, Identity, Origin
 from semel.guard import Guard
+from semel.runtime.flow_runner import FlowRunner
 from semel.stores import open_backend
 from semel.stores.base import Backend, Store
-from semel.worker.flow_runner import FlowRunner
 from semel.worker.maintenance import pace_for
 from tests.waiting import PATIENCE, patient, until
 

@@ -21,11 +21,11 @@ from semel.core.records import Case, Header, HeaderView, Response
 from semel.core.unknown import settlement, webhook
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures
-from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
+from semel.runtime.events import ERROR, INFO, NONE, WARNING
+from semel.runtime.flow_runner import FlowRunner
 from semel.runtime.leases import new_fence
 from semel.web.inventory import KnownRoutes
 from semel.web.tags import tag
-from semel.worker.flow_runner import FlowRunner
 from semel.worker.reconciler import describe_record, emit_reconcile
 
 if TYPE_CHECKING:

@@ -23,12 +23,11 @@ from semel.core.unknown.settlement import Settled, Settlement, Witness, call_in_
 from semel.core.unknown.settlement import settle as settling
 from semel.errors import ConfigurationError
 from semel.operators.lists import cases, effects
-from semel.runtime.event_catalogue import INFO
-from semel.runtime.events import short
+from semel.runtime.events import INFO, short
+from semel.runtime.flow_runner import FlowRunner
 from semel.runtime.leases import new_fence
 from semel.runtime.replay_cache import outlast
 from semel.web.inventory import KnownRoutes
-from semel.worker.flow_runner import FlowRunner
 from semel.worker.reconciler import UnknownRoute, doubt_of, emit_reconcile, report_inspection
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 from semel.core.delivery import Delivery
 from semel.errors import ConfigurationError, GiveUp, RetryLater, SemelError
 from semel.outbox import signatures
-from semel.worker.flow_runner import in_thread
+from semel.runtime.flow_runner import in_thread
 
 _MOST_READ: Final = 64 * 1024
 """Bytes read of an answer; the rest is not needed."""

@@ -17,8 +17,8 @@ from semel.core.unknown import evidence
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.errors import ConfigurationError, LeaseLost
 from semel.log import log
+from semel.runtime import flow_runner
 from semel.runtime.operation import Run
-from semel.runtime.threads import in_thread, to_the_end
 from semel.runtime.transactions import AsyncTransact, Transact
 
 PATIENCE: Final = 30.0
@@ -108,7 +108,7 @@ def _did(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Did | Rais
 
 def _asked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
     try:
-        return checked(in_thread(lambda: to_the_end(probe(inquiry))).result(PATIENCE))
+        return checked(flow_runner.call(PATIENCE, probe, inquiry))
     except Exception as error:
         return _failed(error)
 
@@ -200,12 +200,6 @@ async def _adid(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any
 async def aasked(probe: Callable[..., Any], inquiry: Inquiry) -> evidence.Evidence:
     """Ask a probe of either colour; one that blocks does so in a thread."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            if inspect.iscoroutinefunction(probe):
-                return checked(await probe(inquiry))
-            said = await asyncio.wrap_future(in_thread(lambda: probe(inquiry)))
-            return checked(await said if inspect.isawaitable(said) else said)
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:  # sys.exit() in a probe must not end the process
+        return checked(await flow_runner.acall(PATIENCE, probe, inquiry))
+    except Exception as error:
         return _failed(error)

@@ -14,8 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
-from semel.runtime.event_catalogue import CATALOGUE, Field
-from semel.runtime.events import Event
+from semel.runtime.events import CATALOGUE, Event, Field
 
 PREFIX: Final = "api.idempotency."
 

@@ -26,7 +26,7 @@ from semel.core.records import Response
 from semel.core.request.keys import STRONG_KEY_LENGTH, looks_like_personal_data, mask
 from semel.core.unknown.settlement import ONCE
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
-from semel.runtime.event_catalogue import NONE, WARNING
+from semel.runtime.events import NONE, WARNING
 from semel.runtime.leases import Lease, lease_clock
 from semel.runtime.limits import Charge, at_once
 from semel.runtime.operation import Run

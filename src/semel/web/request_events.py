@@ -20,8 +20,7 @@ from semel.core.request.keys import mask
 from semel.core.unknown.settlement import ONCE
 from semel.errors import OperationChanged, StoreError
 from semel.log import log
-from semel.runtime.event_catalogue import DEBUG, ERROR, NONE
-from semel.runtime.events import Events, short
+from semel.runtime.events import DEBUG, ERROR, NONE, Events, short
 
 if TYPE_CHECKING:
     from semel.web.exchange import WebExchange

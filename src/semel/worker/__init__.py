@@ -6,7 +6,6 @@ stored_runs   runs deferred requests and abandoned operations through the applic
 reconciler    asks probes about unknown outcomes
 maintenance   lapses leases, expires records; as a loop, or embedded. Counts keys of tenants
 wake_up       listeners that wake a worker when the store has something new
-flow_runner   runs flows that ask a store and the application's own functions, which it calls
 
 **Loops.** A loop has `run_once()`: it does what is due and returns a `Round`, which says how much
 was done and when there will be more. `Worker` runs each loop in a task of its own and rests between

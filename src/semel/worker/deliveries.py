@@ -22,9 +22,9 @@ from semel.core.records import Effect, Fence
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.outbox.effects import Deliverer
-from semel.runtime.event_catalogue import ERROR, NONE, WARNING
+from semel.runtime.events import ERROR, NONE, WARNING
+from semel.runtime.flow_runner import FlowRunner, called, ends_in_time
 from semel.runtime.leases import new_fence
-from semel.worker.flow_runner import FlowRunner, called, ends_in_time
 from semel.worker.worker import ConcurrentLoop, Round
 
 if TYPE_CHECKING:

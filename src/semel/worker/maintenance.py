@@ -7,6 +7,7 @@ past. Where a cap on the keys of a tenant is set, another thread counts them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -29,11 +30,10 @@ from semel.core.records import Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
-from semel.runtime.event_catalogue import DEBUG, ERROR, INFO
+from semel.runtime.events import DEBUG, ERROR, INFO
+from semel.runtime.flow_runner import FlowRunner
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import Limiter
-from semel.runtime.threads import StandingThread
-from semel.worker.flow_runner import FlowRunner
 from semel.worker.worker import Round, counts_note
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ def _count_effects(shelf: ops.Shelf) -> Flow[int]:
 
 
 class _ThreadLoop:
-    """A loop in a thread of its own, which stands in every process of the application."""
+    """A loop in a thread of its own, which stands in every process of the application.
+
+    A forked child has no threads but its own, so it starts another.
+    """
 
     _name: ClassVar[str]
     """In the thread's name, and in events of the store."""
@@ -157,15 +160,31 @@ class _ThreadLoop:
     def __init__(self, guard: Guard, interval: timedelta) -> None:
         self._guard = guard
         self._interval = interval.total_seconds()
-        self._thread = StandingThread(self._run, f"semel-{self._name}")
+        self._started: dict[int, object] = {}
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Start the thread; again in a forked child, which has none. Cheap when it runs."""
+        """Start the thread. Cheap where it runs already."""
+        mine = object()
+        if self._started.setdefault(os.getpid(), mine) is not mine:
+            return  # setdefault is atomic: of several threads that come first, one starts it
+        self._stopping = threading.Event()  # a fork may have copied one while its lock was held
+        name = f"semel-{self._name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread after what it is doing."""
-        self._thread.stop()
+        if self._started.pop(os.getpid(), None) is None:
+            return
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._end()
+
+    def _end(self) -> None:
+        """Called once after the thread has ended."""
 
     def _begin(self) -> float:
         """Called once in a new thread; returns the seconds until the first round."""
@@ -177,7 +196,7 @@ class _ThreadLoop:
 
     def _run(self) -> None:
         wait, events = self._begin(), self._guard.events
-        while not self._thread.stopping.wait(wait):
+        while not self._stopping.wait(wait):
             wait = self._interval * jitter()
             try:
                 wait = self._round()
@@ -205,9 +224,9 @@ class EmbeddedMaintenance(_ThreadLoop):
         """Whether this process did the last round."""
         return self._led
 
-    def stop(self) -> None:
-        """End the thread after what it is doing, and let another process lead."""
-        if not self._thread.stop() or not self._led:
+    def _end(self) -> None:
+        """Let another process lead."""
+        if not self._led:
             return
         self._tell_leading(False)
         try:
@@ -224,7 +243,7 @@ class EmbeddedMaintenance(_ThreadLoop):
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
-        return self._maintenance.run_once_blocking(self._thread.stopping)
+        return self._maintenance.run_once_blocking(self._stopping)
 
     def _tell_leading(self, leading: bool) -> None:
         self._led = leading
@@ -255,7 +274,7 @@ class TenantCounter(_ThreadLoop):
 
     def run_once(self) -> CountedTenants:
         """Read the stored count; count anew where it is old."""
-        stopping = self._thread.stopping
+        stopping = self._stopping
         note = self._runner.run(last_count(self._cap), stopping)
         age = None if note.counted_at is None else (note.now - note.counted_at) / 1e6
         if age is None or age >= self._interval / 2:

@@ -16,11 +16,10 @@ from semel.core.unknown import settlement
 from semel.core.unknown.probe import Doubt, GivenUp, Inspection, reconcile
 from semel.errors import ConfigurationError, StoreCorrupt, StoreError
 from semel.log import log
-from semel.runtime.event_catalogue import ERROR, INFO, NONE, WARNING
-from semel.runtime.events import short
+from semel.runtime.events import ERROR, INFO, NONE, WARNING, short
+from semel.runtime.flow_runner import PATIENCE, FlowRunner
 from semel.runtime.leases import new_fence
 from semel.web.inventory import KnownRoutes, is_function
-from semel.worker.flow_runner import PATIENCE, FlowRunner
 from semel.worker.worker import Round, counts_note
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ from semel.errors import (
     StoreError,
 )
 from semel.log import log
-from semel.runtime.event_catalogue import ERROR, INFO, WARNING
-from semel.runtime.events import short
+from semel.runtime.events import ERROR, INFO, WARNING, short
+from semel.runtime.flow_runner import FlowRunner, in_thread
 from semel.runtime.leases import lease_clock, new_fence
 from semel.web.inventory import KnownRoutes
 from semel.web.worker_runs import run_asgi, run_wsgi
-from semel.worker.flow_runner import FlowRunner, in_thread
 from semel.worker.reconciler import describe_record, route_line
 from semel.worker.worker import ConcurrentLoop, Round
 

@@ -1,28 +1,27 @@
 """Runs flows that ask a store and the application's own functions: probes, readers of webhooks.
 
-A function may be plain or a coroutine function. A plain one runs in a thread of its own, so that
-one that hangs holds up nobody; when its time is over it is not waited for.
+A function may be plain or a coroutine function. A plain one runs in a daemon thread of its own: one
+that hangs holds up nobody, and when its time is over it is not waited for. There is no pool, which
+threads that hang would use up, and for which a process that ends would wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from semel.core import operations as ops
 from semel.core.flow import Flow, Interrupted, arun, run
 from semel.core.frozen import is_async
-from semel.runtime import threads
-
-if TYPE_CHECKING:
-    from semel.guard import Guard
+from semel.runtime.runtime import Owner
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -35,9 +34,9 @@ _left_behind: set[asyncio.Task[Any]] = set()
 
 
 class FlowRunner:
-    """Runs flows on a guard's store, blocking or awaited."""
+    """Runs flows on the store of ``guard``, blocking or awaited."""
 
-    def __init__(self, guard: Guard, patience: timedelta = PATIENCE) -> None:
+    def __init__(self, guard: Owner, patience: timedelta = PATIENCE) -> None:
         self._guard = guard
         self._patience = patience.total_seconds()
 
@@ -69,12 +68,12 @@ class FlowRunner:
         reply: Any = None
         match any_op:
             case ops.StoreOperation():
-                reply = self._guard.backend.blocking().perform(any_op)
+                reply = self._guard.runtime.backend.blocking().perform(any_op)
             case ops.Ask(probe, inquiry):
-                reply = self._call(probe, inquiry)
+                reply = call(self._patience, probe, inquiry)
             case ops.Do(function, arguments):
                 try:
-                    reply = ops.Did(self._call(function, *arguments))
+                    reply = ops.Did(call(self._patience, function, *arguments))
                 except Exception as error:
                     reply = ops.Raised(error)
             case ops.Pursue(write, claim, seen):
@@ -90,40 +89,60 @@ class FlowRunner:
         reply: Any = None
         match any_op:
             case ops.StoreOperation():
-                reply = await self._guard.backend.awaited().perform(any_op)
+                reply = await self._guard.runtime.backend.awaited().perform(any_op)
             case ops.Ask(probe, inquiry):
-                reply = await self._acall(probe, inquiry)
+                reply = await acall(self._patience, probe, inquiry)
             case ops.Do(function, arguments):
                 try:
-                    reply = ops.Did(await self._acall(function, *arguments))
+                    reply = ops.Did(await acall(self._patience, function, *arguments))
                 except Exception as error:
                     reply = ops.Raised(error)
-            case ops.Pursue(write, claim, seen):
-                self._guard.runtime.keeper.pursue(write, claim, seen)
             case ops.PauseBetweenLooks(pause):
                 await asyncio.sleep(pause / 1_000_000)
             case _:
-                raise AssertionError(f"no way to perform {op!r}")
+                return self.perform(op)
         return cast("R", reply)
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it in a thread; a coroutine runs there too, in a loop of its own."""
-        asked = threads.in_thread(lambda: threads.to_the_end(function(*arguments)))
-        return asked.result(self._patience)
 
-    async def _acall(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        async def answer() -> Any:
-            try:
-                return await called(function, *arguments)
-            except Exception:
-                raise
-            except BaseException as error:  # cancelled by itself, or SystemExit: not to end us
-                raise RuntimeError(f"it raised {type(error).__name__}") from error
+def call(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of either colour in a thread; a coroutine gets a loop of its own there."""
+    made: Future[Any] = Future()
+    context = copy_context()
 
-        task = asyncio.ensure_future(answer())
-        if await ends_in_time(task, self._patience):
-            return task.result()
-        raise TimeoutError(f"no answer within {self._patience:g} s")
+    async def awaited(answer: Any) -> Any:
+        return await answer
+
+    def answer() -> Any:
+        returned = function(*arguments)
+        return asyncio.run(awaited(returned)) if inspect.isawaitable(returned) else returned
+
+    def work() -> None:
+        try:
+            made.set_result(context.run(answer))
+        except Exception as error:
+            made.set_exception(error)
+        except BaseException as error:  # sys.exit() in it must not end the process
+            made.set_exception(RuntimeError(f"it raised {type(error).__name__}"))
+
+    threading.Thread(target=work, name="semel-asks", daemon=True).start()
+    return made.result(seconds)
+
+
+async def acall(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """`call`, awaited: a coroutine function runs in this loop."""
+
+    async def answer() -> Any:
+        try:
+            return await called(function, *arguments)
+        except Exception:
+            raise
+        except BaseException as error:  # cancelled by itself, or SystemExit: not to end us
+            raise RuntimeError(f"it raised {type(error).__name__}") from error
+
+    task = asyncio.ensure_future(answer())
+    if await ends_in_time(task, seconds):
+        return task.result()
+    raise TimeoutError(f"no answer within {seconds:g} s")
 
 
 async def called(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -135,14 +154,10 @@ async def called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
-    """Run ``function`` in a new daemon thread.
-
-    There is no pool: threads that hang would use it up, and a process that ends would wait for
-    them.
-    """
+    """Run ``function`` in a new daemon thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
+    context = copy_context()
 
     def settle(returned: object, error: BaseException | None) -> None:
         if future.done():
