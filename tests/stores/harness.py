@@ -20,7 +20,7 @@ from semel.core.records import Identity, Micros, Record
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.keys import INDEXES, Keys
+from semel.stores.redis.commands import INDEXES, Keys
 from semel.stores.sqlite import SqliteBackend
 from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer

@@ -25,11 +25,11 @@ from semel.core import operations as ops
 from semel.core.records import Identity, OnLapse, State
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
-from semel.stores.redis import RedisBackend, handshake, pool_async
+from semel.stores.redis import RedisBackend, connection, pool_async
+from semel.stores.redis.commands import script
+from semel.stores.redis.connection import PIPELINE_LIMIT
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import SINGLE_SERVER_TRIES
-from semel.stores.redis.pipeline import PIPELINE_LIMIT
-from semel.stores.redis.scripts import script
 from semel.stores.redis.settings import OPTIONS, RedisSettings, parse
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
@@ -402,7 +402,7 @@ def test_an_examination_says_what_cannot_be_promised(own_server: ValkeyServer) -
 
 @pytest.mark.parametrize("version", ["6.2.7", "5.0"])
 def test_an_old_server_is_refused(version: str) -> None:
-    found = list(handshake.examine(parse("redis://", {}), {"redis_version": version}, None))
+    found = list(connection.examine(parse("redis://", {}), {"redis_version": version}, None))
     assert "too old" in found[0].text
     assert found[0].severity == "refused"
 

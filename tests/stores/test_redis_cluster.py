@@ -17,8 +17,7 @@ from semel.core.operations.requests import Applied, Claim, Claimed, Found, Read,
 from semel.core.records import Identity, State
 from semel.errors import StoreUnavailable
 from semel.stores.redis import RedisBackend
-from semel.stores.redis.keys import BUCKETS, SLOT_OF, Keys, bucket_of
-from semel.stores.redis.scripts import sources
+from semel.stores.redis.commands import BUCKETS, SLOT_OF, Keys, bucket_of, sources
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.servers.server import is_stopped
 from tests.stores.contract import ORIGIN, claim, complete, new_fence, new_identity, reach

@@ -10,9 +10,8 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.records import Fence, Identity, OnLapse, State
-from semel.stores.redis.keys import Keys
+from semel.stores.redis.commands import Keys, RedisCall
 from semel.stores.redis.operation_retry import PLANS
-from semel.stores.redis.scripts import RedisCall
 from tests.servers import ValkeyServer
 from tests.stores.contract import (
     ACT,

@@ -11,8 +11,8 @@ from semel.core.operations import audit, maintenance, outbox, requests
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import State
 from semel.core.states import TABLE, RecordEvent
+from semel.stores.redis.commands import RECORD, SHARED, script, sources
 from semel.stores.redis.operation_retry import PLANS
-from semel.stores.redis.scripts import RECORD, SHARED, script, sources
 
 HEADER = re.compile(
     r"\A#!lua(?: flags=allow-oom)?\n-- (\w+): .+\n(?:-- .*\n)*-- takes: .+\n(?:-- .*\n)*"

@@ -21,7 +21,7 @@ from typing import Any
 import semel
 from semel.stores import open_backend
 from semel.stores.base import Backend
-from semel.stores.redis.scripts import script
+from semel.stores.redis.commands import script
 from tests import canary
 from tests.proof.faults import records
 from tests.proof.faults.books import Log, Table

@@ -51,15 +51,15 @@ def distant_version(folder: Path) -> Path:
     for query in (package / SQL / "queries").rglob("*.sql"):
         query.write_text(query.read_text().replace("semel_record", "semel_moved"))
     change(package / SQL / "dialect.py", '{"semel_record": ', '{"semel_moved": ')
-    change(package / "stores/redis/keys.py", "LAYOUT: Final = 1", "LAYOUT: Final = 2")
+    change(package / "stores/redis/commands.py", "LAYOUT: Final = 1", "LAYOUT: Final = 2")
     return folder
 
 
 def careless_version(folder: Path) -> Path:
     """Likewise, and it does not look whether there are records under other names."""
     distant_version(folder)
-    keys = folder / "semel" / "stores/redis/keys.py"
-    change(keys, "LAYOUTS: Final = range(1, 10)", "LAYOUTS: Final = range(2, 3)")
+    commands = folder / "semel" / "stores/redis/commands.py"
+    change(commands, "LAYOUTS: Final = range(1, 10)", "LAYOUTS: Final = range(2, 3)")
     return folder
 
 

@@ -4,14 +4,12 @@
 
     backend            RedisBackend: opens pools on first use, per process and per event loop
     settings           the URL, parsed; it never prints the password
-    keys               the names of keys, and the buckets
-    lua/, scripts      one script for each operation, and the commands that call them
+    commands           the names of keys, the buckets, the scripts of lua/ and how they are called
+    replies            answers of scripts, parsed into records
     plans              operations of requests: which calls they are, what the answers mean  (no I/O)
     plans_maintenance  the same for workers, maintenance, lists and audit, over all buckets (no I/O)
-    replies            answers of scripts, parsed into records
     operation_retry    one operation with all its retries; which node serves which bucket   (no I/O)
-    pipeline           commands on one connection, and whose reply is next                  (no I/O)
-    handshake          login, and the checks of a server                                    (no I/O)
+    connection         pipelines, whose reply is next, login, the checks of a server        (no I/O)
     pool_sync          connections for threads
     pool_async         connections for event loops
     errors             what can go wrong, and what it means
@@ -33,7 +31,7 @@ is why a call whose answer was lost may simply be sent again.
 loop. What waits at the same time is written together. Nothing is delayed so that others can join.
 
 **Order of answers.** A connection answers in the order in which it was asked, and answers carry no
-name. `pipeline.ReplyQueue` counts them off. If one answer is missing, no later one can be trusted
+name. `connection.ReplyQueue` counts them off. If one answer is missing, no later one can be trusted
 to belong to its caller, so a connection that was silent until a deadline is closed, and everything
 that was sent over it is tried again or in doubt.
 

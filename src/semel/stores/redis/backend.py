@@ -8,7 +8,7 @@ from typing import Final
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
-from semel.stores.redis.keys import Keys
+from semel.stores.redis.commands import Keys
 from semel.stores.redis.pool_async import AsyncRedisPool, AsyncRedisStore
 from semel.stores.redis.pool_sync import RedisPool
 from semel.stores.redis.settings import parse

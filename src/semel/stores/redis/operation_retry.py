@@ -13,11 +13,10 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
+from semel.stores.redis.commands import ANY, BUCKETS, SLOT_OF, SLOTS, Keys, RedisCall, pack
 from semel.stores.redis.errors import RedisFault, Remedy, not_served, store_error, timed_out
-from semel.stores.redis.keys import BUCKETS, SLOT_OF, SLOTS, Keys
 from semel.stores.redis.plans import REQUEST_PLANS, Plan
 from semel.stores.redis.plans_maintenance import MAINTENANCE_PLANS
-from semel.stores.redis.scripts import ANY, RedisCall, pack
 from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 R = TypeVar("R")

@@ -16,9 +16,17 @@ from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
 from semel.stores.redis import replies
-from semel.stores.redis.keys import Keys, bucket_for, bucket_of
+from semel.stores.redis.commands import (
+    Command,
+    Keys,
+    RedisCall,
+    Word,
+    bucket_for,
+    bucket_of,
+    script,
+    script_call,
+)
 from semel.stores.redis.replies import Answer
-from semel.stores.redis.scripts import Command, RedisCall, Word, script, script_call
 
 R = TypeVar("R")
 

@@ -28,10 +28,18 @@ from semel.errors import ConfigurationError
 from semel.stores.base import is_due
 from semel.stores.options import whole
 from semel.stores.redis import replies
-from semel.stores.redis.keys import BUCKETS, DUTIES, Keys, bucket_for, bucket_of
+from semel.stores.redis.commands import (
+    BUCKETS,
+    DUTIES,
+    Keys,
+    RedisCall,
+    Word,
+    bucket_for,
+    bucket_of,
+    script_call,
+)
 from semel.stores.redis.plans import Plan, Plans, read_terms, record_call, signed
 from semel.stores.redis.replies import Answer
-from semel.stores.redis.scripts import RedisCall, Word, script_call
 
 WORK: Final[Mapping[ops.Work, str]] = {
     ops.Work.PENDING: "run",

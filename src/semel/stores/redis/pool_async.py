@@ -24,13 +24,18 @@ from semel.core.operations.requests import StoreOperation
 from semel.stores.background import keep
 from semel.stores.base import CHECK_AGAIN, Finding
 from semel.stores.redis import errors, operation_retry
+from semel.stores.redis.commands import ANY, Keys, RedisCall, bucket_of, pack
+from semel.stores.redis.connection import (
+    PIPELINE_LIMIT,
+    CommandBatch,
+    ReplyQueue,
+    handshake,
+    pipelined,
+    refuse_or_warn,
+)
 from semel.stores.redis.errors import RedisFault
-from semel.stores.redis.handshake import handshake, refuse_or_warn
-from semel.stores.redis.keys import Keys, bucket_of
 from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
-from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
-from semel.stores.redis.scripts import ANY, RedisCall, pack
 from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 R = TypeVar("R")

@@ -20,12 +20,17 @@ import hiredis
 from semel.core.operations.requests import StoreOperation
 from semel.stores.base import CHECK_AGAIN, Finding
 from semel.stores.redis import errors, operation_retry
+from semel.stores.redis.commands import ANY, Keys, RedisCall
+from semel.stores.redis.connection import (
+    PIPELINE_LIMIT,
+    CommandBatch,
+    ReplyQueue,
+    handshake,
+    pipelined,
+    refuse_or_warn,
+)
 from semel.stores.redis.errors import RedisFault
-from semel.stores.redis.handshake import handshake, refuse_or_warn
-from semel.stores.redis.keys import Keys
 from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
-from semel.stores.redis.pipeline import PIPELINE_LIMIT, CommandBatch, ReplyQueue, pipelined
-from semel.stores.redis.scripts import ANY, RedisCall
 from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 R = TypeVar("R")
