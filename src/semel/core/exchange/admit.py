@@ -53,8 +53,11 @@ def admit(ex: Exchange, tenant: Tenant) -> Refusal | bool:
         return who
     else:
         ex.tenant = who
-    if policy.session is not None and (refused := _bind(ex, policy.session)) is not None:
-        return refused
+    if policy.session is not None:
+        try:
+            ex.session = policy.session(request)
+        except Exception as error:
+            return _unanswered(error)
     name_record(ex)
     return True
 
@@ -85,14 +88,6 @@ def _read_key(ex: Exchange) -> Refusal | None:
     return None
 
 
-def _bind(ex: Exchange, session: Callable[[Request], str | None]) -> Refusal | None:
-    try:
-        ex.session = session(ex.request)
-    except Exception as error:
-        return _unanswered(error)
-    return None
-
-
 def name_record(ex: Exchange) -> None:
     """Who asks, with which key, for what: that is the identity."""
     request, scope, application = ex.request, ex.policy.scope, ex.plan.application
@@ -117,8 +112,9 @@ def add_body(ex: Exchange, body: bytes | Iterable[bytes], fence: Fence) -> None:
 def _identity_before(ex: Exchange, policy: Policy) -> Identity:
     """Under which identity the request was known by the policy of before."""
     request = ex.request
-    checked = keys.check_format(ex.sent, policy.key)
-    key = ex.sent if isinstance(checked, Malformed) else checked  # malformed: it never had one
+    key = keys.check_format(ex.sent, policy.key)
+    if isinstance(key, Malformed):
+        key = ex.sent  # it never had one
     session = policy.session(request) if policy.session is not None else None
     place = (ex.tenant, request.method, request.path, policy.scope)
     return Identity(keys.identify(*place, session, ex.plan.application, key))
@@ -131,8 +127,11 @@ def _fresh_until(ex: Exchange, age: Micros) -> Micros | None:
     """
     born = keys.uuid7_milliseconds(ex.key)
     times = [] if born is None else [born * 1000]
-    if ex.policy.made_at is not None:
-        times += _moment(ex.policy.made_at(ex.request))
+    made: Any = None if ex.policy.made_at is None else ex.policy.made_at(ex.request)
+    if made is not None:
+        if not isinstance(made, datetime) or made.tzinfo is None:
+            raise TypeError("made_at= must return a datetime with a time zone, or None")
+        times.append(int(made.timestamp() * 1_000_000))
     return min(times) + age if times else None
 
 
@@ -161,17 +160,13 @@ def _unanswered(error: Exception) -> Refusal:
     all. Of other errors some are mistakes, for the operator; the rest are outages of whoever was
     asked, such as the database of users, and pass.
     """
-    if isinstance(error, LookupError | AttributeError) or _says_nobody(error):
+    # The exceptions by which frameworks answer 401 and 403 say so in one of two attributes.
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    if isinstance(error, LookupError | AttributeError) or status in (401, 403):
         return Refusal(refuse("tenant-missing"), error)
     if isinstance(error, _MISTAKES):
         return Refusal(refuse("misconfigured"), error)
     return Refusal(refuse("not-executed", retry_after=_PAUSE), error)
-
-
-def _says_nobody(error: Exception) -> bool:
-    """The exceptions by which frameworks answer 401 and 403 say so in one of two attributes."""
-    status = getattr(error, "status_code", None) or getattr(error, "code", None)
-    return status in (401, 403)
 
 
 def named_tenant(given: str | int | None, tenant: Tenant) -> str:
@@ -197,26 +192,13 @@ def _principal(value: Any) -> str | None:
         return None
     if isinstance(value, bytes):
         value = value.decode("latin-1")
-    if not isinstance(value, str | int) and not _is_uuid(value):
-        raise TypeError(
-            f"a tenant is text, bytes, a number or a UUID, not {type(value).__name__} (tenant=)"
-        )
+    if not isinstance(value, str | int):
+        from uuid import UUID  # not loaded before somebody has one
+
+        if not isinstance(value, UUID):
+            found = type(value).__name__
+            raise TypeError(f"a tenant is text, bytes, a number or a UUID, not {found} (tenant=)")
     return str(value) or None
-
-
-def _moment(made: Any) -> list[Micros]:
-    """What ``made_at=`` returned."""
-    if made is None:
-        return []
-    if not isinstance(made, datetime) or made.tzinfo is None:
-        raise TypeError("made_at= must return a datetime with a time zone, or None")
-    return [int(made.timestamp() * 1_000_000)]
-
-
-def _is_uuid(value: object) -> bool:
-    from uuid import UUID  # not loaded before somebody has one
-
-    return isinstance(value, UUID)
 
 
 # --- answers of requests that were turned away before their key was looked up

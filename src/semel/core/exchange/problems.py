@@ -22,207 +22,6 @@ DOCS: Final = "https://semel.readthedocs.io/reference/problems/"
 
 
 @frozen
-class ProblemKind:
-    """One kind of refusal."""
-
-    code: str
-    status: int
-    title: str
-    detail: str
-    retryable: bool
-
-
-_PROBLEMS: Final = (
-    ProblemKind(
-        "missing-key",
-        400,
-        "Idempotency-Key is required",
-        "This operation must be sent with an Idempotency-Key header. Make one key for each "
-        "logical operation and send the same key on every retry.",
-        False,
-    ),
-    ProblemKind(
-        "malformed-key",
-        400,
-        "Idempotency-Key is malformed",
-        "The Idempotency-Key header cannot be used.",
-        False,
-    ),
-    ProblemKind(
-        "key-on-safe-method",
-        400,
-        "Idempotency-Key on a safe method",
-        "This method does not change state; send it without an Idempotency-Key.",
-        False,
-    ),
-    ProblemKind(
-        "tenant-missing",
-        401,
-        "Caller is not authenticated",
-        "An Idempotency-Key is only accepted from an authenticated caller.",
-        False,
-    ),
-    ProblemKind(
-        "body-too-large",
-        413,
-        "Request body is too large",
-        "The body is larger than this operation accepts with an Idempotency-Key. "
-        "Nothing was executed.",
-        False,
-    ),
-    ProblemKind(
-        "malformed-body",
-        400,
-        "Request body is incomplete",
-        "The body ended before the length it announced. Nothing was executed.",
-        True,
-    ),
-    ProblemKind(
-        "length-required",
-        411,
-        "Content-Length is required",
-        "Nobody here can tell whether a body without a Content-Length has come whole. Nothing was "
-        "executed. Send the request again with one.",
-        False,
-    ),
-    ProblemKind(
-        "key-reused",
-        422,
-        "Idempotency-Key was used for another request",
-        "The key was first used with a different request. Make a new key for a new operation, or "
-        "send the original request unchanged.",
-        False,
-    ),
-    ProblemKind(
-        "in-flight",
-        409,
-        "Request is still being processed",
-        "A request with this Idempotency-Key is being processed. Wait, then send it again "
-        "unchanged.",
-        True,
-    ),
-    ProblemKind(
-        "attempt-failed",
-        409,
-        "The attempt this request waited for failed",
-        "The attempt in progress ended without effect. Wait, then send the request again "
-        "unchanged.",
-        True,
-    ),
-    ProblemKind(
-        "outcome-unknown",
-        409,
-        "Outcome is not known",
-        "An earlier attempt may or may not have taken effect, so it is not run again. It is "
-        "settled by evidence, not by a retry.",
-        False,
-    ),
-    ProblemKind(
-        "key-expired",
-        410,
-        "Idempotency-Key has expired",
-        "The key was used before and its answer is no longer kept, or it is too old to be taken "
-        "as new. Nothing was executed. Check the operation's outcome before making a new key.",
-        False,
-    ),
-    ProblemKind(
-        "abandoned",
-        408,
-        "The request was not run in time",
-        "The request was accepted, but nobody ran it before its time was up. Nothing was "
-        "executed, and this key is not run any more. Make a new key to try again.",
-        False,
-    ),
-    ProblemKind(
-        "replay-impossible",
-        409,
-        "The answer is no longer true",
-        "The operation was executed once and is not run again. What it made has been retired "
-        "since, so its answer is not repeated.",
-        False,
-    ),
-    ProblemKind(
-        "no-such-operation",
-        404,
-        "No such operation",
-        "There is no operation of this caller at this address, or it was forgotten.",
-        False,
-    ),
-    ProblemKind(
-        "body-not-kept",
-        409,
-        "The answer was not kept",
-        "The operation was executed once and is not run again, but its answer was too large or "
-        "was streamed, so it cannot be sent a second time.",
-        False,
-    ),
-    ProblemKind(
-        "replay-failed",
-        500,
-        "The current state could not be shown",
-        "The operation was executed once and is not run again; showing its current state failed.",
-        True,
-    ),
-    ProblemKind(
-        "handler-failed",
-        500,
-        "The operation failed",
-        "The operation failed and left nothing behind. It may be sent again with the same key.",
-        True,
-    ),
-    ProblemKind(
-        "not-executed",
-        503,
-        "The operation was not executed",
-        "Nothing was executed. Wait, then send the request again unchanged.",
-        True,
-    ),
-    ProblemKind(
-        "too-fast",
-        429,
-        "Too many requests",
-        "This caller sends more keys, or asks about them more often, than it may. Nothing was "
-        "executed. Wait, then send the request again unchanged.",
-        True,
-    ),
-    ProblemKind(
-        "too-many-keys",
-        429,
-        "Too many keys are alive",
-        "This caller has as many keys on record as it may have, so no new one is taken. Nothing "
-        "was executed. Wait until some have expired, then send the request again unchanged.",
-        True,
-    ),
-    ProblemKind(
-        "store-unavailable",
-        503,
-        "Idempotency cannot be guaranteed now",
-        "The record of used keys cannot be reached, so nothing was executed. Wait, then send the "
-        "request again unchanged.",
-        True,
-    ),
-    ProblemKind(
-        "completion-not-durable",
-        503,
-        "The outcome could not be recorded",
-        "The operation ran, but its outcome could not be recorded yet. Send the request again "
-        "unchanged to learn it; it is not run twice.",
-        True,
-    ),
-    ProblemKind(
-        "misconfigured",
-        500,
-        "The server is misconfigured",
-        "Nothing was executed. The operator has to correct the server's settings.",
-        False,
-    ),
-)
-
-CATALOGUE: Final[Mapping[str, ProblemKind]] = {kind.code: kind for kind in _PROBLEMS}
-"""Every problem, by its code."""
-
-
-@frozen
 class Problem:
     """Why one request is refused, before it is put into words for the wire (``refusal=``)."""
 
@@ -250,6 +49,79 @@ class Problem:
         return {**said, "retryable": self.retryable, **self.extra}
 
 
+_TABLE: Final = """
+missing-key 400 final: Idempotency-Key is required
+    This operation must be sent with an Idempotency-Key header. Make one key for each logical
+    operation and send the same key on every retry.
+malformed-key 400 final: Idempotency-Key is malformed
+    The Idempotency-Key header cannot be used.
+key-on-safe-method 400 final: Idempotency-Key on a safe method
+    This method does not change state; send it without an Idempotency-Key.
+tenant-missing 401 final: Caller is not authenticated
+    An Idempotency-Key is only accepted from an authenticated caller.
+body-too-large 413 final: Request body is too large
+    The body is larger than this operation accepts with an Idempotency-Key. Nothing was executed.
+malformed-body 400 retryable: Request body is incomplete
+    The body ended before the length it announced. Nothing was executed.
+length-required 411 final: Content-Length is required
+    Nobody here can tell whether a body without a Content-Length has come whole. Nothing was
+    executed. Send the request again with one.
+key-reused 422 final: Idempotency-Key was used for another request
+    The key was first used with a different request. Make a new key for a new operation, or send the
+    original request unchanged.
+in-flight 409 retryable: Request is still being processed
+    A request with this Idempotency-Key is being processed. Wait, then send it again unchanged.
+attempt-failed 409 retryable: The attempt this request waited for failed
+    The attempt in progress ended without effect. Wait, then send the request again unchanged.
+outcome-unknown 409 final: Outcome is not known
+    An earlier attempt may or may not have taken effect, so it is not run again. It is settled by
+    evidence, not by a retry.
+key-expired 410 final: Idempotency-Key has expired
+    The key was used before and its answer is no longer kept, or it is too old to be taken as new.
+    Nothing was executed. Check the operation's outcome before making a new key.
+abandoned 408 final: The request was not run in time
+    The request was accepted, but nobody ran it before its time was up. Nothing was executed, and
+    this key is not run any more. Make a new key to try again.
+replay-impossible 409 final: The answer is no longer true
+    The operation was executed once and is not run again. What it made has been retired since, so
+    its answer is not repeated.
+no-such-operation 404 final: No such operation
+    There is no operation of this caller at this address, or it was forgotten.
+body-not-kept 409 final: The answer was not kept
+    The operation was executed once and is not run again, but its answer was too large or was
+    streamed, so it cannot be sent a second time.
+replay-failed 500 retryable: The current state could not be shown
+    The operation was executed once and is not run again; showing its current state failed.
+handler-failed 500 retryable: The operation failed
+    The operation failed and left nothing behind. It may be sent again with the same key.
+not-executed 503 retryable: The operation was not executed
+    Nothing was executed. Wait, then send the request again unchanged.
+too-fast 429 retryable: Too many requests
+    This caller sends more keys, or asks about them more often, than it may. Nothing was executed.
+    Wait, then send the request again unchanged.
+too-many-keys 429 retryable: Too many keys are alive
+    This caller has as many keys on record as it may have, so no new one is taken. Nothing was
+    executed. Wait until some have expired, then send the request again unchanged.
+store-unavailable 503 retryable: Idempotency cannot be guaranteed now
+    The record of used keys cannot be reached, so nothing was executed. Wait, then send the request
+    again unchanged.
+completion-not-durable 503 retryable: The outcome could not be recorded
+    The operation ran, but its outcome could not be recorded yet. Send the request again unchanged
+    to learn it; it is not run twice.
+misconfigured 500 final: The server is misconfigured
+    Nothing was executed. The operator has to correct the server's settings.
+"""
+"""Code, status, whether a retry may succeed, and title; below, what the refusal says of itself."""
+
+_ENTRY: Final = re.compile(r"^(\S+) (\d+) (retryable|final): (.+)((?:\n    .+)+)", re.MULTILINE)
+
+CATALOGUE: Final[Mapping[str, Problem]] = {
+    code: Problem(code, int(status), title, " ".join(detail.split()), word == "retryable")
+    for code, status, word, title, detail in _ENTRY.findall(_TABLE)
+}
+"""Every problem, by its code."""
+
+
 class ProblemResponse(Response):
     """A refusal: the problem document, and the problem it was made of."""
 
@@ -273,14 +145,14 @@ def refuse(
     extra: Mapping[str, object] | None = None,
 ) -> ProblemResponse:
     """The refusal for ``code``; a Retry-After is rounded up to whole seconds."""
-    kind = CATALOGUE[code]
+    usual = CATALOGUE[code]
     return ProblemResponse(
         Problem(
             code=code,
-            status=kind.status if status is None else status,
-            title=kind.title,
-            detail=kind.detail if detail is None else detail,
-            retryable=kind.retryable if retryable is None else retryable,
+            status=usual.status if status is None else status,
+            title=usual.title,
+            detail=usual.detail if detail is None else detail,
+            retryable=usual.retryable if retryable is None else retryable,
             retry_after=None if retry_after is None else max(1, -(-retry_after // 1_000_000)),
             extra=extra or {},
         )

@@ -45,22 +45,10 @@ _OF_CODED_BYTES: Final = frozenset(
     {b"content-encoding", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 """Headers that say something of the coded bytes, wrong of the plain ones (RFC 9530)."""
-
-
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = (
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
 )
 
 
@@ -150,7 +138,7 @@ def unhurried(
 
 def takes_long(response: Response, accept_encoding: str | None) -> bool:
     """Whether much would have to be decoded for this caller."""
-    return len(response.body) >= LARGE and _is_undone(response.headers, accept_encoding)
+    return len(response.body) >= LARGE and _window(response.headers, accept_encoding) is not None
 
 
 def replayed(
@@ -197,9 +185,8 @@ def _http_date(seconds: int) -> bytes:
 
 def _acceptable(response: Response, accept_encoding: str | None, limit: int) -> Response:
     """Undo a stored content coding that this caller did not offer to take."""
-    if not _is_undone(response.headers, accept_encoding):
-        return response
-    body = _undone(response.body, _CODINGS[_coding(response.headers)], limit)
+    window = _window(response.headers, accept_encoding)
+    body = None if window is None else _undone(response.body, window, limit)
     if body is None:
         return response
     headers = [pair for pair in response.headers if pair[0].lower() not in _OF_CODED_BYTES]
@@ -230,15 +217,15 @@ def _undone(body: bytes, window: int, limit: int) -> bytes | None:
     return b"".join(plain) if plain and coder is None else None
 
 
-def _is_undone(headers: Headers, accept_encoding: str | None) -> bool:
-    coding = _coding(headers)
-    return coding in _CODINGS and not accepts(accept_encoding, coding.decode())
+def _window(headers: Headers, accept_encoding: str | None) -> int | None:
+    """zlib's window bits for a content coding that this caller did not offer to take.
 
-
-def _coding(headers: Headers) -> bytes:
-    """The one content coding; of several, nothing is undone."""
+    None where there is none, or there are several: then nothing is undone.
+    """
     given = [text for name, text in headers if name.lower() == b"content-encoding"]
-    return b", ".join(given).strip().lower() or b"identity"
+    coding = b", ".join(given).strip().lower()
+    window = _CODINGS.get(coding)
+    return None if window is None or accepts(accept_encoding, coding.decode()) else window
 
 
 def accepts(accept_encoding: str | None, coding: str) -> bool:
