@@ -26,7 +26,7 @@ from semel.core.frozen import replace
 from semel.core.operations import Applied, Claim, Claimed, Found, Read, StoreOperation
 from semel.core.records import Fence, Identity, Origin
 from semel.errors import ConfigurationError, StoreUnavailable
-from semel.stores.django.database import mysql_url
+from semel.stores.django.backend import mysql_url
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql import protocol as said
 from semel.stores.mysql.protocol import INSERTS, MANY

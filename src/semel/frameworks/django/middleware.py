@@ -44,7 +44,7 @@ from semel.guard import Guard
 from semel.log import log
 from semel.runtime.operation import current_run, returned
 from semel.runtime.transactions import AsyncTransact, Transact
-from semel.stores.django.database import testing
+from semel.stores.django.backend import testing
 from semel.web.exchange import WebExchange, shaped
 from semel.web.exchange_async import start_task
 from semel.web.pipeline import OUTER, own_run, refuse_awaiting

@@ -1,7 +1,6 @@
 """``django://default``: records in the database of a Django project, by its alias in DATABASES.
 
-backend       what the URL names: semel's own pools, and transactions on Django's connection
-database      one alias: its settings as a store URL, and semel's migrations
+backend       what the URL names: an alias, its settings as a store URL, semel's migrations
 transactions  transactions on Django's connection: ORM writes and the record commit together
 """
 

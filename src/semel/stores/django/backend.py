@@ -1,48 +1,70 @@
-"""What a ``django://`` URL names: semel's own pools, and transactions on Django's connection."""
+"""What a ``django://`` URL names: semel's own pools, and transactions on Django's connection.
+
+semel's own backend connects with its own drivers, so Django's settings become a store URL here:
+the NAME, USER and OPTIONS of each engine, and the option file that a MySQL driver reads.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from configparser import Error, RawConfigParser
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from django.db import transaction
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
 from django.db import utils as django_errors
 
 from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SchemaError, SemelError
-from semel.stores.base import (
-    AsyncStore,
-    AsyncTransaction,
-    Backend,
-    Capabilities,
-    Examined,
-    Finding,
-    Store,
-    Transaction,
-    Transactional,
-)
-from semel.stores.django.database import DjangoDatabase, migrate
+from semel.stores import base
 from semel.stores.django.transactions import (
+    ENGINES,
     AsyncDjangoTransaction,
     DjangoEngine,
     DjangoTransaction,
     SchemaHintStore,
-    engine,
-    in_thread,
     missing,
 )
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.options import in_url
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import Ddl, upgrade
+from semel.stores.sql.plans import Rows
 
 R = TypeVar("R")
 
 _CAPABILITIES: Final = {
-    "sqlite": Capabilities(durable=True, shared=True, transactions=True, one_writer=True),
-    "postgresql": Capabilities(durable=True, shared=True, transactions=True),
-    "mysql": Capabilities(durable=True, shared=True, transactions=False),
+    "sqlite": base.Capabilities(durable=True, shared=True, transactions=True, one_writer=True),
+    "postgresql": base.Capabilities(durable=True, shared=True, transactions=True),
+    "mysql": base.Capabilities(durable=True, shared=True, transactions=False),
+}
+_ENGINES: Final = {
+    "sqlite3": "sqlite",
+    "spatialite": "sqlite",
+    "postgresql": "postgresql",
+    "postgis": "postgresql",
+    "mysql": "mysql",
+}
+"""By the last part of the engine's name."""
+
+_NAMES: Final = {
+    **{name.lower(): name for name in ("USER", "PASSWORD", "HOST", "PORT")},
+    "database": "NAME",
+}
+_SPELT: Final = {"passwd": "password", "db": "database", "unix_socket": "socket"}
+"""Other names that drivers have for an option."""
+_FILES: Final = ("ssl_ca", "ssl_cert", "ssl_key")
+_MODES: Final[dict[str, dict[str, str]]] = {
+    "DISABLED": {"ssl": "off"},
+    "PREFERRED": {},
+    "REQUIRED": {"ssl": "on", "ssl_verify": "off"},
+    "VERIFY_CA": {"ssl": "on", "ssl_verify": "ca"},
+    "VERIFY_IDENTITY": {"ssl": "on", "ssl_verify": "identity"},
 }
 
 
@@ -57,34 +79,56 @@ class DjangoBackend:
     """
 
     def __init__(self, url: str, **options: Any) -> None:
-        alias, asked = parse(url)
+        self._alias, asked = parse(url)
         options.pop("migrate", None)  # `manage.py migrate` does it
-        self._url = f"django://{alias}"
+        self.url = f"django://{self._alias}"
         self._options = {**asked, **options}
-        self._database = DjangoDatabase(alias)
-        self._backends: dict[str, Backend] = {}
+        self._backends: dict[str, base.Backend] = {}
         self._held = HeldIdentities()
 
     def __repr__(self) -> str:
         return f"DjangoBackend({self.url!r})"
 
     @property
-    def url(self) -> str:
-        return self._url
+    def capabilities(self) -> base.Capabilities:
+        return _CAPABILITIES[engine_of(self._alias)]
 
     @property
-    def capabilities(self) -> Capabilities:
-        return _CAPABILITIES[self._database.engine]
+    def _engine(self) -> DjangoEngine:
+        name = engine_of(self._alias)
+        if name not in ENGINES:
+            raise ConfigurationError(
+                f"Django on {name}: semel cannot join Django's own transactions"
+            )
+        return ENGINES[name]
 
-    def blocking(self) -> Store:
-        if self._database.private:
-            return DjangoConnectionStore(self._database.wrapper, self._engine)
+    @property
+    def _private(self) -> bool:
+        """Whether only Django's own connections may be used: the database is in memory, or Django's
+        tests run.
+
+        A test's transaction must undo what its requests wrote, and a connection of semel's own
+        would keep a test database from being dropped. MySQL drops it in any case, and semel never
+        uses Django's connection to MySQL.
+        """
+        engine, wrapper = engine_of(self._alias), cast("Any", connections[self._alias])
+        if engine == "mysql":
+            return False
+        return testing() or (engine == "sqlite" and wrapper.is_in_memory_db())
+
+    def _own(self) -> base.Backend:
+        """semel's own backend on the same database, whose name changes while Django's tests run."""
+        name = str(settings_of(self._alias)["NAME"])
+        made = self._backends.get(name)
+        return made or self._backends.setdefault(name, own_backend(self._alias, self._options))
+
+    def blocking(self) -> base.Store:
+        if self._private:
+            return DjangoConnectionStore(connections[self._alias], self._engine)
         return SchemaHintStore(self._own().blocking())
 
-    def awaited(self) -> AsyncStore:
-        if self._database.private:
-            return AsyncDjangoConnectionStore(self.blocking)
-        return _AsyncSchemaHintStore(self._own().awaited())
+    def awaited(self) -> base.AsyncStore:
+        return AsyncDjangoStore(self, None if self._private else self._own().awaited())
 
     def on(self, connection: Any) -> Any:
         """A store in the caller's transaction. ``connection``: Django's, or the driver's own."""
@@ -97,12 +141,14 @@ class DjangoBackend:
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
+    def begin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> base.Transaction | None:
         """A transaction on the calling thread's connection; None when another has the key."""
         hold = self._held.take(identity)
         if hold is None:
             return None
-        wrapper = self._database.wrapper
+        wrapper = connections[self._alias]
         psycopg: Any = sys.modules.get("psycopg")
         lost = (django_errors.OperationalError, *((psycopg.OperationalError,) if psycopg else ()))
         for again in (True, False):
@@ -121,33 +167,33 @@ class DjangoBackend:
 
     async def abegin(
         self, identity: Identity | None, limit: float | None = None
-    ) -> AsyncTransaction | None:
-        opened = await in_thread(self.begin, identity, limit)
+    ) -> base.AsyncTransaction | None:
+        opened = await sync_to_async(self.begin)(identity, limit)
         if opened is None:
             return None
         return AsyncDjangoTransaction(cast("DjangoTransaction", opened))
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
         """The outcome of a commit in doubt."""
-        if self._database.private:
+        if self._private:
             return self.blocking().perform(Read(identity))
-        return cast("Transactional", self._own()).ascertain(identity)
+        return cast("base.Transactional", self._own()).ascertain(identity)
 
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
-        return await in_thread(self.ascertain, identity)
+        return await sync_to_async(self.ascertain)(identity)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     def migrate(self) -> int:
         """`manage.py migrate` does the same and records it."""
-        if self._database.private:
-            migrate(self._database.wrapper)
+        if self._private:
+            migrate(connections[self._alias])
         return self._own().migrate()
 
-    def examine(self) -> tuple[Finding, ...]:
+    def examine(self) -> tuple[base.Finding, ...]:
         """What semel's own backend on the same database finds."""
-        own = None if self._database.private else self._own()
-        return own.examine() if isinstance(own, Examined) else ()
+        own = None if self._private else self._own()
+        return own.examine() if isinstance(own, base.Examined) else ()
 
     def close(self) -> None:
         for backend in list(self._backends.values()):
@@ -156,29 +202,6 @@ class DjangoBackend:
     async def aclose(self) -> None:
         for backend in list(self._backends.values()):
             await backend.aclose()
-
-    @property
-    def _engine(self) -> DjangoEngine:
-        return engine(self._database.engine)
-
-    def _own(self) -> Backend:
-        """semel's own backend on the same database, whose name changes while Django's tests run."""
-        name = str(self._database.settings["NAME"])
-        made = self._backends.get(name)
-        return made or self._backends.setdefault(name, self._database.backend(self._options))
-
-
-class _AsyncSchemaHintStore:
-    """`SchemaHintStore` for event loops."""
-
-    def __init__(self, store: AsyncStore) -> None:
-        self._store = store
-
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        try:
-            return await self._store.perform(op)
-        except SchemaError as error:
-            raise missing(error) from error
 
 
 class DjangoConnectionStore:
@@ -203,14 +226,21 @@ class DjangoConnectionStore:
                 wrapper.close()  # a thread of semel's own must not keep a test database open
 
 
-class AsyncDjangoConnectionStore:
-    """The same for event loops, in the thread that Django's async code uses."""
+class AsyncDjangoStore:
+    """For event loops. ``own``: semel's own store; without one, Django's connection is used."""
 
-    def __init__(self, blocking: Callable[[], Store]) -> None:
-        self._blocking = blocking
+    def __init__(self, backend: DjangoBackend, own: base.AsyncStore | None) -> None:
+        self._backend = backend
+        self._own = own
 
     async def perform(self, op: StoreOperation[R], /) -> R:
-        return await in_thread(lambda: self._blocking().perform(op))
+        if self._own is None:
+            # The connection of the thread that Django's async code uses.
+            return await sync_to_async(lambda: self._backend.blocking().perform(op))()
+        try:
+            return await self._own.perform(op)
+        except SchemaError as error:
+            raise missing(error) from error
 
 
 def parse(url: str) -> tuple[str, dict[str, str]]:
@@ -222,3 +252,161 @@ def parse(url: str) -> tuple[str, dict[str, str]]:
     if parts is None or not parts.netloc or parts.path not in ("", "/"):
         raise ConfigurationError("write django://default, with an alias of Django's DATABASES")
     return parts.netloc, in_url(parts.query, ("pool_size", "timeout"), "Django")
+
+
+# ── one alias of DATABASES ────────────────────────────────────────────────────────────────────────
+
+
+def settings_of(alias: str) -> Mapping[str, Any]:
+    """Django's settings. They are read on use: they may not exist yet when a guard is made."""
+    try:
+        settings: Mapping[str, Any] = connections.settings[alias]
+    except KeyError:
+        raise ConfigurationError(f"Django's DATABASES has no {alias!r}") from None
+    except (ImproperlyConfigured, ImportError) as error:
+        raise ConfigurationError(
+            f"django://{alias} needs Django's settings: set DJANGO_SETTINGS_MODULE "
+            f"({' '.join(str(error).split())[:120]})"
+        ) from error
+    return settings
+
+
+def engine_of(alias: str) -> str:
+    """sqlite, postgresql or mysql."""
+    named = str(settings_of(alias)["ENGINE"])
+    engine = _ENGINES.get(named.rpartition(".")[2])
+    if engine is None:
+        raise ConfigurationError(
+            f"django://{alias}: {named} is not one of SQLite, PostgreSQL, MySQL"
+        )
+    return engine
+
+
+def own_backend(alias: str, options: Mapping[str, Any]) -> base.Backend:
+    """semel's own backend on the same database, with Django's settings."""
+    from semel.stores import open_backend
+
+    return open_backend(_URLS[engine_of(alias)](settings_of(alias)), **options)
+
+
+def migrate(wrapper: Any) -> None:
+    """Bring semel's tables up to date over Django's own connection, in Django's transaction.
+
+    MySQL commits after each statement of a migration, so there semel's own backend migrates.
+    """
+    engine = engine_of(wrapper.alias)
+    if engine == "mysql":
+        own_backend(wrapper.alias, {}).migrate()
+        return
+    wrapper = connections[wrapper.alias]
+    wrapper.ensure_connection()
+    connection, steps = wrapper.connection, upgrade(dialect(engine))
+    rows: Rows | None = None
+    while True:
+        try:
+            step = next(steps) if rows is None else steps.send(rows)
+        except StopIteration:
+            return
+        if isinstance(step, Ddl):
+            text, params = step.text, None
+        else:
+            text, params = dialect(engine).text(step.name), step.params
+        # With the driver itself: Django's cursors rewrite parameters.
+        if engine == "sqlite":
+            cursor: Any = connection.execute(text, {**(params or {}), "now": base.system_clock()})
+        else:
+            from psycopg import Cursor
+
+            cursor = Cursor(connection).execute(text.encode(), params)
+        rows = cursor.fetchall() if cursor.description else []
+
+
+def testing() -> bool:
+    """Whether Django's test environment is set up."""
+    utilities: Any = sys.modules.get("django.test.utils")
+    return utilities is not None and hasattr(utilities._TestState, "saved_data")
+
+
+# ── its settings as a store URL ───────────────────────────────────────────────────────────────────
+
+
+def _sqlite(settings: Mapping[str, Any]) -> str:
+    path, timeout = str(settings["NAME"]), settings["OPTIONS"].get("timeout")
+    if path.startswith("file:"):
+        raise ConfigurationError("django:// needs a SQLite database that is named by its path")
+    return f"sqlite:///{quote(str(Path(path).absolute()))}" + _query({"timeout": timeout})
+
+
+def _postgresql(settings: Mapping[str, Any]) -> str:
+    from psycopg import pq
+
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    options: dict[str, Any] = settings["OPTIONS"]
+    given = {name: value for name, value in options.items() if name in known}
+    names = {"dbname" if name == "database" else name: theirs for name, theirs in _NAMES.items()}
+    given |= {ours: settings[theirs] for ours, theirs in names.items() if settings[theirs]}
+    if role := options.get("assume_role"):
+        given["options"] = f"{given.get('options', '')} -c role={role}".strip()
+    return f"postgresql://{_query(given)}"
+
+
+def _query(options: Mapping[str, Any]) -> str:
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    return f"?{urlencode(given, quote_via=quote)}" if given else ""
+
+
+def mysql_url(settings: Mapping[str, Any]) -> str:
+    """The URL for semel's own driver. As in Django, OPTIONS win over the settings, and both win
+    over the option file."""
+    options: dict[str, Any] = settings["OPTIONS"]
+    given = _from_file(options)
+    given |= {ours: settings[theirs] for ours, theirs in _NAMES.items() if settings[theirs]}
+    given |= {_SPELT.get(name, name): value for name, value in options.items() if value}
+    host = str(given.get("host") or "localhost")
+    if host.startswith("/"):
+        host, given["socket"] = "localhost", host
+    user, password, database = (
+        quote(str(given.get(name) or ""), safe="") for name in ("user", "password", "database")
+    )
+    port = f":{given['port']}" if given.get("port") else ""
+    asked = {"socket": given.get("socket")} | _encryption(given)
+    query = _query({name: value for name, value in asked.items() if value})
+    return f"mysql://{user}:{password}@{host}{port}/{database}{query}"
+
+
+def _encryption(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The TLS options. An unknown ``ssl_mode`` may demand more than is done here: it is refused."""
+    ssl: Any = given.get("ssl")
+    parts = cast("dict[str, Any]", ssl) if isinstance(ssl, dict) else {}
+    files = {name: given.get(name) or parts.get(name.removeprefix("ssl_")) for name in _FILES}
+    mode = str(given.get("ssl_mode") or "PREFERRED").upper()
+    if mode not in _MODES:
+        raise ConfigurationError(f"ssl_mode={mode}: expected one of {', '.join(_MODES)}")
+    demanded = dict(_MODES[mode])
+    if mode == "DISABLED":
+        return demanded
+    if mode == "REQUIRED" and files["ssl_ca"]:
+        demanded["ssl_verify"] = "ca"  # as the server's own clients do
+    return files | ({"ssl": "on"} if ssl else {}) | demanded
+
+
+def _from_file(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in ``read_default_file``: group ``client``, then the named group over it."""
+    named = options.get("read_default_file")
+    if not named:
+        return {}
+    found = RawConfigParser(allow_no_value=True, strict=False)
+    try:
+        found.read_string(Path(named).expanduser().read_text("utf-8"))
+    except (OSError, UnicodeError, Error) as error:
+        raise ConfigurationError(f"read_default_file {named}: {type(error).__name__}") from None
+    given: dict[str, Any] = {}
+    for group in ("client", str(options.get("read_default_group") or "client")):
+        for name, value in found.items(group) if found.has_section(group) else ():
+            if value:
+                quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+                given[name.replace("-", "_")] = value[1:-1] if quoted else value
+    return given
+
+
+_URLS: Final = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": mysql_url}

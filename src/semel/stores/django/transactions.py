@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn, TypeVar, cast
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
@@ -120,7 +119,7 @@ class DjangoTransaction:
 
     def perform(self, op: StoreOperation[R], /) -> R:
         if in_event_loop():  # an async view: Django's own thread must run the statements
-            awaited: Any = sync_to_async(self._perform, thread_sensitive=True)(op)
+            awaited: Any = sync_to_async(self._perform)(op)
             return awaited  # type: ignore[no-any-return]
         return self._perform(op)
 
@@ -250,44 +249,38 @@ class DjangoTransaction:
         return self._engine.sever(self._wrapper)
 
 
+def _in_thread(name: str) -> Any:
+    """The method of `DjangoTransaction`, in the thread that Django's async code uses."""
+
+    async def step(self: AsyncDjangoTransaction, *given: Any) -> Any:
+        return await sync_to_async(getattr(self.blocking, name))(*given)
+
+    return step
+
+
 class AsyncDjangoTransaction:
-    """The same for event loops: each step runs in the thread that Django's async code uses."""
+    """The same for event loops."""
 
     def __init__(self, blocking: DjangoTransaction) -> None:
-        self._blocking = blocking
+        self.blocking = blocking
 
     @property
     def connection(self) -> Any:
-        return self._blocking.connection
+        return self.blocking.connection
 
     @property
     def session(self) -> Any:
-        return self._blocking.session
+        return self.blocking.session
 
-    async def perform(self, op: StoreOperation[R], /) -> R:
-        return cast("R", await in_thread(self._blocking.perform, op))
-
-    async def savepoint(self) -> None:
-        await in_thread(self._blocking.savepoint)
-
-    async def undo(self) -> None:
-        await in_thread(self._blocking.undo)
-
-    async def flush(self) -> None:
-        await in_thread(self._blocking.flush)
-
-    async def commit(self) -> None:
-        await in_thread(self._blocking.commit)
-
-    async def roll_back(self) -> None:
-        await in_thread(self._blocking.roll_back)
+    perform: Any = _in_thread("perform")
+    savepoint: Any = _in_thread("savepoint")
+    undo: Any = _in_thread("undo")
+    flush: Any = _in_thread("flush")
+    commit: Any = _in_thread("commit")
+    roll_back: Any = _in_thread("roll_back")
 
     def sever(self, why: str) -> bool:
-        return self._blocking.sever(why)
-
-
-async def in_thread(work: Callable[..., R], *arguments: Any) -> R:
-    return await sync_to_async(work, thread_sensitive=True)(*arguments)
+        return self.blocking.sever(why)
 
 
 # ── what differs between databases ────────────────────────────────────────────────────────────────
@@ -321,43 +314,14 @@ def _cause(error: BaseException) -> BaseException:
     return error.__cause__ or error if isinstance(error, django_errors.Error) else error
 
 
-class DjangoEngine(ABC):
-    """One kind of database. ``wrapper``: Django's connection object."""
+class DjangoSqliteEngine:
+    """SQLite has one writer at a time: a transaction that has begun holds every lock.
+
+    ``wrapper``: Django's connection object.
+    """
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
         """Call ``enter`` to open the transaction; False when another one prevents it."""
-        enter()
-        return True
-
-    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
-        """Try the identity's lock, without waiting, as the first statement; False: it is taken."""
-        return True
-
-    @abstractmethod
-    def joined(self, wrapper: Any) -> Store:
-        """The store inside the open transaction."""
-
-    @abstractmethod
-    def in_transaction(self, wrapper: Any) -> bool: ...
-
-    @abstractmethod
-    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
-        """semel's error for one of the driver, or for Django's error around it."""
-
-    @contextmanager
-    def committing(self, wrapper: Any) -> Generator[None]:
-        """For the commit: raises when the server reports a success it is not sure of."""
-        yield
-
-    @abstractmethod
-    def sever(self, wrapper: Any) -> bool:
-        """End the connection from any thread; False when that cannot be done."""
-
-
-class DjangoSqliteEngine(DjangoEngine):
-    """SQLite has one writer at a time: a transaction that has begun holds every lock."""
-
-    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
         # Take the write lock at once: SQLite may refuse it to a transaction that has read first.
         mode, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
         try:
@@ -371,13 +335,19 @@ class DjangoSqliteEngine(DjangoEngine):
             wrapper.transaction_mode = mode
         return True
 
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        """Try the identity's lock, without waiting, as the first statement; False: it is taken."""
+        return True
+
     def joined(self, wrapper: Any) -> Store:
+        """The store inside the open transaction."""
         return SchemaHintStore(SqliteJoinedStore(wrapper.connection, system_clock))
 
     def in_transaction(self, wrapper: Any) -> bool:
         return bool(wrapper.connection is not None and wrapper.connection.in_transaction)
 
     def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        """semel's error for one of the driver, or for Django's error around it."""
         cause = _cause(error)
         if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
             return ConfigurationError(ENDED)
@@ -385,8 +355,14 @@ class DjangoSqliteEngine(DjangoEngine):
             return missing(outage(cause, applied=applied))
         return StoreUnavailable(f"SQLite: {cause}", applied=applied)
 
+    def committing(self, wrapper: Any) -> AbstractContextManager[None]:
+        """For the commit: raises when the server reports a success it is not sure of."""
+        return nullcontext()
+
     def sever(self, wrapper: Any) -> bool:
-        """Interrupt the running statement. A handler between statements cannot be stopped: after a
+        """End the connection from any thread; False when that cannot be done.
+
+        Interrupts the running statement. A handler between statements cannot be stopped: after a
         rollback behind its back, its next write would commit by itself.
         """
         with suppress(Exception):
@@ -394,8 +370,12 @@ class DjangoSqliteEngine(DjangoEngine):
         return False
 
 
-class DjangoPostgresEngine(DjangoEngine):
-    """PostgreSQL has the identity's advisory lock, as in semel's own transactions."""
+class DjangoPostgresEngine:
+    """The same for PostgreSQL, which has the identity's advisory lock."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        enter()
+        return True
 
     def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
         from psycopg import Cursor
@@ -461,8 +441,9 @@ class DjangoPostgresEngine(DjangoEngine):
         return True
 
 
-def engine(name: str) -> DjangoEngine:
-    """The engine for ``sqlite`` or ``postgresql``."""
-    if name not in ("sqlite", "postgresql"):
-        raise ConfigurationError(f"Django on {name}: semel cannot join Django's own transactions")
-    return DjangoSqliteEngine() if name == "sqlite" else DjangoPostgresEngine()
+DjangoEngine: TypeAlias = DjangoSqliteEngine | DjangoPostgresEngine
+ENGINES: Final[dict[str, DjangoEngine]] = {
+    "sqlite": DjangoSqliteEngine(),
+    "postgresql": DjangoPostgresEngine(),
+}
+"""What differs between the databases whose transactions semel can join."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.migrations.operations.base import Operation
 
-from semel.stores.django.database import migrate
+from semel.stores.django.backend import migrate
 
 
 class BringUpToDate(Operation):
