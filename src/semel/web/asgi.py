@@ -7,7 +7,7 @@ the write that settles its record (`web/asgi_exchange.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
@@ -23,6 +23,7 @@ from semel.core.request.keys import escaped_path
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.runtime.transactions import AsyncTransact
+from semel.web import routes
 from semel.web.asgi_exchange import (
     AsgiApp,
     AsgiExchange,
@@ -34,16 +35,6 @@ from semel.web.asgi_exchange import (
 )
 from semel.web.body import Body, SpooledBody, close
 from semel.web.pipeline import MARK, Pipeline
-from semel.web.routes import (
-    OPT,
-    Place,
-    find_tag,
-    layers,
-    litestar_handlers,
-    litestar_of,
-    place,
-    slashes_merged,
-)
 from semel.web.tags import TAG, ruled_by
 
 if TYPE_CHECKING:
@@ -60,9 +51,9 @@ class Middleware:
         refuse_second(type(self), app)
         self.app = app
         self.guard = guard
-        self._pipeline = Pipeline(guard, app, find_tag)
+        self._pipeline = Pipeline(guard, app, routes.find_tag)
         guard.stand_around(app)
-        litestar = litestar_of(app)
+        litestar = routes.litestar_of(app)
         self._merges_slashes = litestar is not None
         if litestar is not None:
             _enforce_options(litestar, guard)
@@ -71,12 +62,14 @@ class Middleware:
         if scope["type"] != "http":
             other = self._lifespan if scope["type"] == "lifespan" else self._pass
             return await other(scope, receive, send)
-        if self.guard.status in scope["path"]:
-            answer = await self._status(scope)
+        # Behind a gate, a route of the application tells the status, after authentication.
+        if self.guard.status in scope["path"] and not self.claims_late:
+            answer = await tell_status(self._pipeline, scope)
             if answer is not None:
                 return await send_response(answer, send)
         # A safe method without a key: most requests, and nothing to look up for them.
-        if scope["method"] in SAFE_METHODS and not has_key(scope):
+        safe = scope["method"] in SAFE_METHODS
+        if safe and not any(name == b"idempotency-key" for name, _ in scope["headers"]):
             return await self._pass(scope, receive, send)
         before = ruled_by.get()
         try:
@@ -91,7 +84,7 @@ class Middleware:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         where, request = asked(scope)
         if self._merges_slashes:
-            where = slashes_merged(where)
+            where = routes.slashes_merged(where)
             request = replace(request, path=where.path, escaped="")
         pipeline, runtime = self._pipeline, self.guard.runtime
         plan = pipeline.plan(runtime, request, where)
@@ -121,15 +114,11 @@ class Middleware:
         ex.sees_returns = pipeline.sees_returns
         return await ex.respond()
 
-    async def _open(self, ex: AsgiExchange, where: Place, body: Body) -> Answer | None:
+    async def _open(self, ex: AsgiExchange, where: routes.Place, body: Body) -> Answer | None:
         """A large body takes long to fingerprint: not in the thread of the event loop."""
         if isinstance(body, bytes):
             return self._pipeline.open(ex, where, body, ex.scope)
         return await asyncio.to_thread(self._pipeline.open, ex, where, body, ex.scope)
-
-    async def _status(self, scope: Scope) -> Response | None:
-        """What the status resource says; None where the address is not one of it."""
-        return await tell_status(self._pipeline, scope)
 
     # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
 
@@ -138,10 +127,15 @@ class Middleware:
 
         async def watched_receive() -> Message:
             message = await receive()
-            if message["type"] == "lifespan.startup":
-                await self._check(send)
-            elif message["type"] == "lifespan.shutdown":
-                await self.drain()
+            if message["type"] == "lifespan.shutdown":
+                await drain(self.guard)
+            if message["type"] != "lifespan.startup":
+                return message
+            try:
+                await check_settings(self.guard)
+            except ConfigurationError as error:
+                await send({"type": "lifespan.startup.failed", "message": f"semel: {error}"})
+                raise
             return message
 
         async def watched_send(message: Message) -> None:
@@ -150,13 +144,6 @@ class Middleware:
             await send(message)
 
         await self.app(scope, watched_receive, watched_send)
-
-    async def _check(self, send: Send) -> None:
-        try:
-            await check_settings(self.guard)
-        except ConfigurationError as error:
-            await send({"type": "lifespan.startup.failed", "message": f"semel: {error}"})
-            raise
 
     async def drain(self) -> None:
         await drain(self.guard)
@@ -167,8 +154,8 @@ def _enforce_options(litestar: Any, guard: Guard) -> None:
 
     What stands on a controller or higher up may leave methods out, as on any class.
     """
-    for handler in litestar_handlers(litestar):
-        policy = handler.opt.get(OPT)
+    for handler in routes.litestar_handlers(litestar):
+        policy = handler.opt.get(routes.OPT)
         if policy is None or hasattr(handler.fn, TAG):
             continue
         if not policy.methods.isdisjoint(handler.http_methods):
@@ -181,24 +168,19 @@ def refuse_second(kind: type[Middleware], app: Any) -> None:
     Inside of it the claim of one is in the way of the other, and every request a 409; around it
     the claim comes before the caller is authenticated.
     """
-    for inner in _guards_inside(app):
-        if kind.claims_late or inner.claims_late:
-            raise ConfigurationError(
-                "this application is guarded twice: where guard.fastapi(app) or Litestar's install "
-                "guards it, leave semel.Middleware, guard.asgi(app) and a second call out"
-            )
-
-
-def _guards_inside(app: Any) -> Iterator[type[Middleware]]:
-    """Around what is inside, or among those that an application is told to put around itself."""
-    for layer in layers(app):
-        if isinstance(layer, Middleware):
-            yield type(layer)
+    inside: list[Any] = []
+    for layer in routes.layers(app):
+        # Those that the application is told to put around itself count, too.
         added: Any = getattr(layer, "user_middleware", None) or getattr(layer, "middleware", None)
-        for each in added if type(added) in (list, tuple) else ():
-            kind = getattr(each, "cls", None) or getattr(each, "middleware", None)
-            if isinstance(kind, type) and issubclass(kind, Middleware):
-                yield kind
+        listed = added if type(added) in (list, tuple) else ()
+        inside += [getattr(it, "cls", None) or getattr(it, "middleware", None) for it in listed]
+        inside.append(type(layer))
+    guards = [it for it in inside if isinstance(it, type) and issubclass(it, Middleware)]
+    if guards and (kind.claims_late or any(guard.claims_late for guard in guards)):
+        raise ConfigurationError(
+            "this application is guarded twice: where guard.fastapi(app) or Litestar's install "
+            "guards it, leave semel.Middleware, guard.asgi(app) and a second call out"
+        )
 
 
 async def check_settings(guard: Guard) -> None:
@@ -229,11 +211,7 @@ async def tell_status(pipeline: Pipeline, scope: Scope) -> Response | None:
     return await arun(flow, AsyncTransact(pipeline.guard.backend).perform)
 
 
-def has_key(scope: Scope) -> bool:
-    return any(name == b"idempotency-key" for name, _ in scope["headers"])
-
-
-def asked(scope: Scope) -> tuple[Place, Request]:
+def asked(scope: Scope) -> tuple[routes.Place, Request]:
     """Where a request goes, and the request as everybody else sees it."""
     path: str = scope["path"]
     known = _known_address if len(path) <= _LONG else _address
@@ -242,24 +220,22 @@ def asked(scope: Scope) -> tuple[Place, Request]:
     return where, Request(scope["method"].upper(), where.path, query, headers, scope, escaped)
 
 
-def _address(root: str, path: str, sent: bytes) -> tuple[Place, str]:
+def _address(prefix: str, path: str, sent: bytes) -> tuple[routes.Place, str]:
     """Where a request goes; and the path as it was sent, where a router may tell it from others."""
     escaped = escaped_path(sent) if b"%2" in sent or sent[:2] == b"//" else ""
+    raw = path.encode("utf-8", "surrogatepass")
     if "\ufffd" in path and sent:
         # The server could not decode the path; two different ones must not become the same.
-        return _place_of(root, unquote_to_bytes(sent)), escaped
-    return _place_of(root, path.encode("utf-8", "surrogatepass")), escaped
+        raw = unquote_to_bytes(sent)
+    root = prefix.rstrip("/").encode("utf-8", "surrogatepass")
+    # Before ASGI 2.4 servers left the prefix out of the path.
+    below = raw[len(root) :] if (raw + b"/").startswith(root + b"/") else raw
+    return routes.place(root, below), escaped
 
 
 _LONG: Final = 256
 """Longer paths would fill the cache."""
 _known_address = lru_cache(512)(_address)
-
-
-def _place_of(prefix: str, raw: bytes) -> Place:
-    root = prefix.rstrip("/").encode("utf-8", "surrogatepass")
-    # Before ASGI 2.4 servers left the prefix out of the path.
-    return place(root, raw[len(root) :] if (raw + b"/").startswith(root + b"/") else raw)
 
 
 async def read_body(policy: Policy, receive: Receive) -> Body | Response | None:

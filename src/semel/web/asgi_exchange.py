@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.settle import Flowing, end_stream, settle
@@ -99,7 +99,7 @@ class AsgiExchange(AsyncExchange):
         in_time = self.start_run(entry)
         self.run.returned = not self.sees_returns
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._call_app() if in_time else self._refuse_late())
+        task = loop.create_task(self._call_app() if in_time else self.call_ended(too_late()))
         # No circle of exchange and task, which only the garbage collector could end.
         self._task = weakref.ref(task)
         try:
@@ -126,9 +126,6 @@ class AsgiExchange(AsyncExchange):
         self._incoming: Iterator[Message] | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def _refuse_late(self) -> None:
-        await self.call_ended(too_late())
-
     def answer(self, answer: Answer) -> Awaitable[None]:
         """Send what there is to send."""
         return send_response(answer.response, self._send)
@@ -142,8 +139,10 @@ class AsgiExchange(AsyncExchange):
     async def _call_app(self) -> None:
         self.enter()
         scope = self.scope
-        if "extensions" in scope:
-            scope = self.scope = keepable(scope)  # in which routers leave their notes
+        extensions = scope.get("extensions")
+        if extensions and not _UNKEEPABLE.isdisjoint(extensions):
+            offered = {name: value for name, value in extensions.items() if name not in _UNKEEPABLE}
+            scope = self.scope = {**scope, "extensions": offered}  # routers leave their notes in it
         try:
             await self._app(scope, self.app_receive, self.app_send)
         except BaseException as error:  # raised again where the server waits
@@ -178,7 +177,11 @@ class AsgiExchange(AsyncExchange):
     async def _see_to_its_end(self, outcome: HandlerOutcome | None) -> None:
         try:
             if not self._decided:
-                await self._settle_here(outcome or self.unanswered())
+                try:
+                    await self._settle(outcome or self._unanswered())
+                except asyncio.CancelledError:
+                    if self._carried is None:  # else it is waited for all the same
+                        raise
                 self._discarded = self._status > 0 and self._stream is None
             if self._carried is not None:
                 await asyncio.wait({self._carried})
@@ -187,14 +190,6 @@ class AsgiExchange(AsyncExchange):
         finally:
             if self._carried is None or self._carried.done():
                 await self.end()  # else whoever carries it through does so
-
-    async def _settle_here(self, outcome: HandlerOutcome) -> None:
-        """Cancelled, as at the end of an event loop, it is waited for all the same."""
-        try:
-            await self._settle(outcome)
-        except asyncio.CancelledError:
-            if self._carried is None:
-                raise
 
     def _fail(self, error: BaseException) -> None:
         """Whoever waits learns of it at once; the application goes on."""
@@ -205,7 +200,7 @@ class AsgiExchange(AsyncExchange):
         else:
             self._done.set_exception(error)
 
-    def unanswered(self) -> HandlerOutcome:
+    def _unanswered(self) -> HandlerOutcome:
         """The outcome of an application that has ended before its answer was whole."""
         error = self._error
         if self._status:
@@ -223,20 +218,28 @@ class AsgiExchange(AsyncExchange):
         if self.account is not None:
             self.ended()
         reached = await self.follow(settle(self, outcome, self.run), self._carry_through)
-        await (
-            self._answered(reached) if isinstance(reached, Answer) else self._start_stream(reached)
-        )
+        if isinstance(reached, Answer):
+            await self._answered(reached)
+        else:
+            await self._start_stream(reached)
 
-    def _carry_through(self, rest: Flow[Answer | Flowing]) -> None:
+    def _carry_through(self, rest: Flow[Answer] | Flow[Answer | Flowing]) -> None:
         """What the application sent from was cancelled: the record is settled without that."""
         self._carried = self.spawn(self._carry(rest))
 
-    async def _carry(self, rest: Flow[Answer | Flowing]) -> None:
-        reached = await self.drive(rest)
+    async def _carry(self, rest: Flow[Answer] | Flow[Answer | Flowing]) -> None:
+        reached: Answer | Flowing | None = None
+        try:
+            reached = await self.drive(rest)
+        finally:
+            if not isinstance(reached, Flowing):
+                await self.end()
         if isinstance(reached, Flowing):
-            return await self._start_stream(reached)
-        await self.end()
-        return await self._answered(reached)
+            await self._start_stream(reached)
+        elif self._stream is None:
+            await self._answered(reached)
+        else:
+            self.tell(reached)
 
     async def _answered(self, answer: Answer) -> None:
         """The record is settled: send the answer, and let the application go on."""
@@ -248,8 +251,8 @@ class AsgiExchange(AsyncExchange):
             self._fail(error)
         finally:
             self._sent = True
-            if self._freed is not None:  # nearly always nobody waits
-                self._free()
+            if self._freed is not None:
+                self._freed.keep(None)
 
     # ── a streamed answer ─────────────────────────────────────────────────────────────────────────
 
@@ -268,13 +271,8 @@ class AsgiExchange(AsyncExchange):
             # hears of it when it sends on, and its record is settled all the same.
             log.info("semel: a client left before its answer began: %s", error)
             self._broken = True
-        self._free()
-
-    async def _flow(self, piece: bytes, more: bool) -> None:
-        await self._forward(piece, more)
-        if not more:
-            self._whole = not self._broken
-            await self._end_stream(None)
+        if self._freed is not None:
+            self._freed.keep(None)
 
     async def _forward(self, piece: bytes, more: bool) -> None:
         self._tally.add(piece)
@@ -286,18 +284,7 @@ class AsgiExchange(AsyncExchange):
         self._sent = True
         drained = self._tally.drained(whole=self._whole, error=error)
         ending = end_stream(self, self._stream, drained, self.run)
-        self._stream_ended(await self.follow(ending, self._carry_end))
-
-    def _carry_end(self, rest: Flow[Answer]) -> None:
-        self._carried = self.spawn(self._carry_stream(rest))
-
-    async def _carry_stream(self, rest: Flow[Answer]) -> None:
-        try:
-            self._stream_ended(await self.drive(rest))
-        finally:
-            await self.end()
-
-    def _stream_ended(self, answer: Answer) -> None:
+        answer = await self.follow(ending, self._carry_through)
         self.let_go()
         self.tell(answer)
 
@@ -315,7 +302,9 @@ class AsgiExchange(AsyncExchange):
         if self.policy.response == "buffer":
             # The handler finishes whether or not the client is still there, so it is not told;
             # frameworks stop a handler in the middle of its effect when a client hangs up.
-            await self._until_freed()
+            if self._stream is None and not self._sent:
+                self._freed = self._freed or Promise()
+                await self._freed.wait()
             if self._stream is None:
                 return {"type": "http.disconnect"}
         return await self._receive()
@@ -332,11 +321,17 @@ class AsgiExchange(AsyncExchange):
             if not self._status or over:
                 raise RuntimeError("the application sent a body before or after its answer")
             if self._stream is not None:
-                await self._flow(piece, more)
-            elif more:
-                await self._buffer(piece)
-            else:
+                await self._forward(piece, more)
+                if not more:
+                    self._whole = not self._broken
+                    await self._end_stream(None)
+            elif not more:
                 await self._settle(self._whole_answer(piece))
+            else:
+                self._buffered = self._buffered or SpooledBody()
+                self._buffered.write(piece)
+                if unkeepable(self.policy, self._buffered):
+                    await self._turn_to_stream()
 
     def _take_head(self, message: Message) -> None:
         if self._status:
@@ -350,13 +345,6 @@ class AsgiExchange(AsyncExchange):
         except Exception:
             self.run.returned = True
             raise
-
-    async def _buffer(self, piece: bytes) -> None:
-        if self._buffered is None:
-            self._buffered = SpooledBody()
-        self._buffered.write(piece)
-        if unkeepable(self.policy, self._buffered):
-            await self._turn_to_stream()
 
     def _whole_answer(self, last: bytes) -> HandlerOutcome:
         if self._buffered is not None or type(last) is not bytes:
@@ -373,26 +361,14 @@ class AsgiExchange(AsyncExchange):
     async def _turn_to_stream(self) -> None:
         error = self.run.error_behind(self._status)
         await self._settle(Streaming(self._status, self._headers, error))
-        if self._stream is None:
-            self._stop()
-
-    def _stop(self) -> NoReturn:
-        """The record could not be secured, so nothing of the answer may be sent."""
+        if self._stream is not None:
+            return
+        # The record could not be secured, so nothing of the answer may be sent.
         self._discarded = True
         task = self._task()
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         raise asyncio.CancelledError("its record could not be secured: the answer is not sent")
-
-    async def _until_freed(self) -> None:
-        """Until the answer has left, or has begun to flow: then the application may go on."""
-        if self._stream is None and not self._sent:
-            self._freed = self._freed or Promise()
-            await self._freed.wait()
-
-    def _free(self) -> None:
-        if self._freed is not None:
-            self._freed.keep(None)
 
 
 def body_messages(body: Body, taken: int = 0) -> Iterator[Message]:
@@ -406,14 +382,6 @@ def body_messages(body: Body, taken: int = 0) -> Iterator[Message]:
             yield {"type": "http.request", "body": held, "more_body": True}
         held, taken = piece[taken:] or None, max(0, taken - len(piece))
     yield {"type": "http.request", "body": held or b"", "more_body": False}
-
-
-def keepable(scope: Scope) -> Scope:
-    extensions = scope.get("extensions")
-    if not extensions or _UNKEEPABLE.isdisjoint(extensions):
-        return scope
-    offered = {name: value for name, value in extensions.items() if name not in _UNKEEPABLE}
-    return {**scope, "extensions": offered}
 
 
 async def send_response(response: Response | None, send: Send) -> None:

@@ -411,10 +411,6 @@ class GatedMiddleware(Middleware):
         """Make the endpoint that will answer wait at the gate; False if it cannot."""
         raise NotImplementedError
 
-    async def _status(self, scope: Scope) -> Response | None:
-        """None: a route of the application serves it, behind its authentication."""
-        return None
-
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})  # made further in it would be out of sight for tenant=
         where, request = asked(scope)
