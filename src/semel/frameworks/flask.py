@@ -228,7 +228,7 @@ class CopiedBody(io.RawIOBase):
 
 
 class _FlaskViews(GuardedViews[flask.Response]):
-    def _response_of(self, answer: Answer, made: flask.Response | None) -> flask.Response:
+    def _spoken(self, answer: Answer) -> Response | None:
         """Raise what nobody handled, unless it is kept as an answer.
 
         Flask logs it and runs its teardown, as for every other view. What semel itself raises has
@@ -236,10 +236,8 @@ class _FlaskViews(GuardedViews[flask.Response]):
         """
         error, settled = answer.error, answer.outcome in (Outcome.RELEASED, Outcome.SUSPENDED)
         if answer.reraise and settled and not isinstance(error, SemelError) and error is not None:
-            if made is not None:
-                made.close()
             raise error
-        return super()._response_of(answer, made)
+        return super()._spoken(answer)
 
 
 class _FlaskResponses(ResponseAdapter[flask.Response, Parts]):

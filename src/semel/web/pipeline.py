@@ -7,14 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from semel.core.exchange.admit import (
-    Refusal,
-    Tenant,
-    add_body,
-    admit,
-    who_asks,
-)
-from semel.core.exchange.answers import Answer, Outcome, StatusCall, answered, status
+from semel.core.exchange.admit import Refusal, Tenant, add_body, admit, who_asks
+from semel.core.exchange.answers import Answer, Outcome, StatusCall, status
 from semel.core.exchange.exchange import WorkerRun
 from semel.core.exchange.problems import ProblemResponse, refuse
 from semel.core.flow import Flow
@@ -125,10 +119,17 @@ class Pipeline:
         ex.body = body
         try:
             add_body(ex, body, new_fence())
-            if policy.stores_request or policy.in_flight == "accept":
-                self._complete(ex, place)
+            if policy.stores_request:
+                # An operation's calls have probes by their names.
+                ex.can_ask = ex.can_ask or (policy.resumable and bool(guard.registry.probes))
+                ex.stored = _stored(ex, place)
+            if policy.in_flight == "accept":
+                ex.status_at = place.root + guard.status
             if policy.fingerprint.by is not None or not isinstance(body, bytes):
-                _prepare(ex)
+                # Now, in this thread: a large body may take long, and a function may fail.
+                ex.prints.prepare()
+                if ex.older is not None:
+                    ex.older.prints.prepare()
         except Exception as error:  # fingerprint= may be the operator's own function
             failed = Answer(ex.refusal("misconfigured"), Outcome.MISCONFIGURED, error)
             ex.tell(failed, at_once=True)
@@ -140,49 +141,37 @@ class Pipeline:
                 return self._adopt(ex, worker)
         return ex.opened()
 
-    def _complete(self, ex: WebExchange, place: Place) -> None:
-        """Add what only some routes need."""
-        policy, guard = ex.policy, self.guard
-        # An operation's calls have probes by their names.
-        ex.can_ask = ex.can_ask or (policy.resumable and bool(guard.registry.probes))
-        if policy.stores_request:
-            ex.stored = _stored(ex, place)
-        if policy.in_flight == "accept":
-            ex.status_at = place.root + guard.status
-
     def status(self, request: Request, place: Place, asked: Tenant = None) -> Flow[Response] | None:
         """How a request that was accepted is doing; None where the address names none."""
-        flow = self._status(request, place, asked)
-        if flow is None or self.guard.policy.refusal is None:
-            return flow
-        return self._shaped_status(flow, request)
-
-    def _shaped_status(self, flow: Flow[Response], request: Request) -> Flow[Response]:
-        """Its refusals have the guard's shape: of a record that is not there no route is known."""
-        plan = self.guard.runtime.plan(EVERY_ROUTE, self.guard.policy)
-        return shaped(plan, (yield from flow), request, self.guard.events)
-
-    def _status(self, request: Request, place: Place, asked: Tenant) -> Flow[Response] | None:
         prefix = self.guard.status + "/"
-        name = place.below.removeprefix(prefix)
         if not place.below.startswith(prefix) or request.method not in ("GET", "HEAD"):
             return None
-        identity = _identity(name)
+        # Now, by the caller: ``tenant=`` may have to be asked in a thread.
         who = who_asks(request, asked or self.guard.tenant)
+        return self._status(request, place, who, place.below.removeprefix(prefix))
+
+    def _status(
+        self, request: Request, place: Place, who: str | Refusal, name: str
+    ) -> Flow[Response]:
+        guard, identity = self.guard, _identity(name)
         if isinstance(who, Refusal):
-            tell_refusal(self.guard.events, who, self.guard.policy, request.method, prefix)
-            return answered(who.response)
-        if identity is None:
-            return answered(refuse("no-such-operation"))
-        call = StatusCall(
-            identity=identity,
-            tenant=who,
-            address=f"{place.root}{place.below}",
-            accept_encoding=request.headers.get("accept-encoding"),
-            cross_origin="origin" in request.headers,
-            hidden=self.guard.hides_runs,
-        )
-        return protected(self.guard.runtime, who, status(call, self._policy_of))
+            tell_refusal(guard.events, who, guard.policy, request.method, guard.status + "/")
+            answer: Response = who.response
+        elif identity is None:
+            answer = refuse("no-such-operation")
+        else:
+            call = StatusCall(
+                identity=identity,
+                tenant=who,
+                address=f"{place.root}{place.below}",
+                accept_encoding=request.headers.get("accept-encoding"),
+                cross_origin="origin" in request.headers,
+                hidden=guard.hides_runs,
+            )
+            answer = yield from protected(guard.runtime, who, status(call, self._policy_of))
+        # In the guard's shape: of a record that is not there no route is known.
+        plan = guard.runtime.plan(EVERY_ROUTE, guard.policy)
+        return shaped(plan, answer, request, guard.events)
 
     def _policy_of(self, case: Case) -> Policy | None:
         """That of a record's route, if it is one of this application's."""
@@ -212,13 +201,6 @@ class Pipeline:
         worker.reached = True
         ex.worker, ex.fence, ex.stored = worker, worker.fence, None
         return ex.opened()
-
-
-def _prepare(ex: WebExchange) -> None:
-    """Now, in this thread: reading a large body may take long, and a function may fail."""
-    ex.prints.prepare()
-    if ex.older is not None:
-        ex.older.prints.prepare()
 
 
 _UNKNOWN_ROUTE: Final = ietf()

@@ -47,6 +47,7 @@ V = TypeVar("V")
 """What a view returns: the response, or an awaitable of it."""
 B = TypeVar("B", covariant=True)
 P = TypeVar("P", covariant=True)
+E = TypeVar("E", bound="_ViewExchange[Any, Any, Any]")
 
 
 @frozen
@@ -117,9 +118,18 @@ class _Views(Generic[F, P]):
         body = given.read(ex.policy)
         return self.pipeline.turned_away(body, ex) if isinstance(body, Response) else body
 
-    def _response_of(self, answer: Answer, made: F | None) -> F:
-        """The framework's response for an answer; ``made``, the view's own, is sent or closed."""
-        sent = self._responses.make(spoken(answer) or refuse("not-executed"), made)
+    def _spoken(self, answer: Answer) -> Response | None:
+        """What is sent. Flask overrides it: it raises what nobody handled."""
+        return spoken(answer)
+
+    def _response_of(self, ex: _ViewExchange[F, Any, P], answer: Answer) -> F:
+        """The framework's response for an answer. The view's own is sent or closed."""
+        try:
+            response = self._spoken(answer) or refuse("not-executed")
+            made, ex.made = ex.made, None
+        finally:
+            ex.close()
+        sent = self._responses.make(response, made)
         if made is not None and sent is not made:
             self._responses.close(made)
         return sent
@@ -143,7 +153,8 @@ class _ViewExchange(WebExchange, Generic[F, V, P]):
         self._headers: Headers = ()
         self._error: BaseException | None = None
         self.status = 0
-        self._made: F | None = None
+        self.made: F | None = None
+        """The view's own response, until it is handed over to be sent."""
 
     def _whole(self, behind: BaseException | None) -> ops.HandlerOutcome:
         response = Response(self.status, self._headers, self._buffered.whole())
@@ -152,25 +163,32 @@ class _ViewExchange(WebExchange, Generic[F, V, P]):
     def _failed(self, error: BaseException) -> ops.HandlerOutcome:
         """The outcome where the view, or making its body, has raised."""
         self._error = error
-        if self._made is not None:
+        if self.made is not None:
             self.run.returned = True
         if not self._buffered.size:
             return outcome_of(error)
         # Begun but not finished: what was begun is the outcome, and it is not whole.
         return ops.Streaming(self.status, self._headers, error)
 
-    def take(self) -> F | None:
-        """Hand over the view's own response: the caller sends or closes it."""
-        made, self._made = self._made, None
-        return made
-
     def close(self) -> None:
         """Release the response and the request body: neither is used any more."""
         self._buffered.close()
         close(self.body)
-        made = self.take()
+        made, self.made = self.made, None
         if made is not None:
             self._responses.close(made)
+
+
+class _StreamedBody(Generic[E]):
+    """The body of a streamed answer. Its record is closed when the body ends."""
+
+    def __init__(self, ex: E, flowing: Flowing) -> None:
+        if ex.account is not None:
+            ex.account.status = ex.status
+        self._ex = ex
+        self._flowing = flowing
+        self._tally = Tally()
+        self._over = False
 
 
 # ── in a thread ───────────────────────────────────────────────────────────────────────────────────
@@ -198,8 +216,7 @@ class GuardedViews(_Views[F, Parts]):
             return responses.make(body, None)
         answer = pipeline.open(ex, given.place, body, given.marks)
         if answer is not None:
-            close(body)
-            return self._response_of(answer, None)
+            return self._response_of(ex, answer)
         given.marks[MARK] = ex.identity
         try:
             reached = ex.serve()
@@ -210,9 +227,7 @@ class GuardedViews(_Views[F, Parts]):
         if isinstance(reached, Flowing):
             return responses.make_stream(ex.status, reached.headers, StreamedBody(ex, reached))
         ex.end()
-        made = ex.take()
-        ex.close()
-        return self._response_of(reached, made)
+        return self._response_of(ex, reached)
 
 
 class ViewExchange(_ViewExchange[F, F, Parts], BlockingExchange):
@@ -224,8 +239,8 @@ class ViewExchange(_ViewExchange[F, F, Parts], BlockingExchange):
         """Call the view and read its answer, until it is whole or too large to keep."""
         leave = self.run.enter()
         try:
-            self._made = self._view()
-            parts = self._responses.take_apart(self._made)
+            self.made = self._view()
+            parts = self._responses.take_apart(self.made)
             self.status, self._headers = parts.status, parts.headers
             behind = self.run.error_behind(self.status)
             self._rest = iter(parts.pieces)
@@ -255,17 +270,12 @@ class ViewExchange(_ViewExchange[F, F, Parts], BlockingExchange):
             yield piece
 
 
-class StreamedBody(Generic[F]):
-    """The body of a streamed answer. Its record is closed when the body ends."""
+class StreamedBody(_StreamedBody[ViewExchange[F]]):
+    """Read by a server in a thread."""
 
     def __init__(self, ex: ViewExchange[F], flowing: Flowing) -> None:
-        if ex.account is not None:
-            ex.account.status = ex.status
-        self._ex = ex
-        self._flowing = flowing
+        super().__init__(ex, flowing)
         self._pieces = ex.pieces()
-        self._tally = Tally()
-        self._over = False
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -334,15 +344,12 @@ class AsyncGuardedViews(_Views[F, AsyncParts]):
         else:  # a large body takes long to fingerprint
             answer = await asyncio.to_thread(pipeline.open, *opening)
         if answer is not None:
-            close(body)
-            return self._response_of(answer, None)
+            return self._response_of(ex, answer)
         given.marks[MARK] = ex.identity
         reached = await ex.serve()
         if isinstance(reached, Flowing):
             return responses.make_stream(ex.status, reached.headers, AsyncStreamedBody(ex, reached))
-        made = ex.take()
-        ex.close()
-        return self._response_of(reached, made)
+        return self._response_of(ex, reached)
 
 
 class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchange):
@@ -366,8 +373,8 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
         """Call the view and read its answer, until it is whole or too large to keep."""
         self.run.occupy()
         try:
-            self._made = await self._view()
-            parts = await self._responses.take_apart(self._made)
+            self.made = await self._view()
+            parts = await self._responses.take_apart(self.made)
             self.status, self._headers = parts.status, parts.headers
             behind = self.run.error_behind(self.status)
             self._rest = aiter(parts.pieces)
@@ -396,17 +403,12 @@ class AsyncViewExchange(_ViewExchange[F, Awaitable[F], AsyncParts], AsyncExchang
             yield piece
 
 
-class AsyncStreamedBody(Generic[F]):
-    """The body of a streamed answer. Its record is closed when the body ends."""
+class AsyncStreamedBody(_StreamedBody[AsyncViewExchange[F]]):
+    """Read by a server in an event loop."""
 
     def __init__(self, ex: AsyncViewExchange[F], flowing: Flowing) -> None:
-        if ex.account is not None:
-            ex.account.status = ex.status
-        self._ex = ex
-        self._flowing = flowing
+        super().__init__(ex, flowing)
         self._pieces = ex.pieces()
-        self._tally = Tally()
-        self._over = False
         self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -455,13 +457,13 @@ class AsyncStreamedBody(Generic[F]):
     def _end(self, *, whole: bool, error: BaseException | None) -> asyncio.Future[None]:
         """End in a task of its own: the caller may be cancelled already."""
         self._over = True
-        drained = self._tally.drained(whole=whole, error=error)
-        return asyncio.shield(self._ex.spawn(self._conclude(drained)))
+        drained, ex = self._tally.drained(whole=whole, error=error), self._ex
 
-    async def _conclude(self, drained: ops.Drained) -> None:
-        try:
-            ex = self._ex
-            ex.tell(await ex.drive(end_stream(ex, self._flowing, drained, ex.run)))
-        finally:
-            await self._ex.end()
-            self._ex.close()
+        async def conclude() -> None:
+            try:
+                ex.tell(await ex.drive(end_stream(ex, self._flowing, drained, ex.run)))
+            finally:
+                await ex.end()
+                ex.close()
+
+        return asyncio.shield(ex.spawn(conclude()))
