@@ -12,13 +12,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
-from semel.core.exchange.answers import Answer
-from semel.core.exchange.problems import refuse
 from semel.core.flow import arun
 from semel.core.frozen import replace
-from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.policy import SAFE_METHODS
 from semel.core.records import HeaderView, Request, Response
-from semel.core.request.comparison import LARGE
 from semel.core.request.keys import escaped_path
 from semel.errors import ConfigurationError
 from semel.log import log
@@ -33,7 +30,7 @@ from semel.web.asgi_exchange import (
     Send,
     send_response,
 )
-from semel.web.body import Body, SpooledBody, close
+from semel.web.body import close
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.tags import TAG, ruled_by
 
@@ -88,37 +85,37 @@ class Middleware:
             request = replace(request, path=where.path, escaped="")
         pipeline, runtime = self._pipeline, self.guard.runtime
         plan = pipeline.plan(runtime, request, where)
-        keyed = b"idempotency-key" in request.headers.first
-        if not keyed and not plan.policy.required:
+        if not plan.policy.required and b"idempotency-key" not in request.headers.first:
             return await self.app(scope, receive, send)
-        ex = AsgiExchange(runtime, plan, request, self.app, scope, receive, send)
+        return await self._exchange(
+            AsgiExchange(runtime, plan, request, self.app, scope, receive, send), where
+        )
+
+    async def _exchange(self, ex: AsgiExchange, where: routes.Place) -> None:
+        """Admit and open a request that has a key, or needs one; then its exchange responds."""
+        pipeline, request, scope = self._pipeline, ex.request, ex.scope
+        keyed = b"idempotency-key" in request.headers.first
         who = await pipeline.ask(request) if keyed and pipeline.awaits else None
         admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
-            return await send_response(admitted, send)
+            return await ex.turn_away(admitted)
         if not admitted or (MARK in scope and pipeline.covers(ex, scope[MARK])):
-            return await self.app(scope, receive, send)
-        body = await read_body(plan.policy, receive)
+            return await ex.take_no_part()
+        body = await ex.read_body()
         if type(body) is bytes:
             answer = pipeline.open(ex, where, body, scope)
-        elif body is None:
-            return None  # the client left before it had said what it wants
+        elif body is None:  # the client left before it had said what it wants
+            return await ex.turn_away(None)
         elif isinstance(body, Response):
-            return await send_response(pipeline.turned_away(body, ex), send)
-        else:
-            answer = await self._open(ex, where, body)
+            return await ex.turn_away(pipeline.turned_away(body, ex))
+        else:  # a large one takes long to fingerprint: not in the thread of the event loop
+            answer = await asyncio.to_thread(pipeline.open, ex, where, body, scope)
         if answer is not None:
             close(body)
-            return await ex.answer(answer)
+            return await ex.turn_away(answer.response)
         scope[MARK] = ex.identity
         ex.sees_returns = pipeline.sees_returns
         return await ex.respond()
-
-    async def _open(self, ex: AsgiExchange, where: routes.Place, body: Body) -> Answer | None:
-        """A large body takes long to fingerprint: not in the thread of the event loop."""
-        if isinstance(body, bytes):
-            return self._pipeline.open(ex, where, body, ex.scope)
-        return await asyncio.to_thread(self._pipeline.open, ex, where, body, ex.scope)
 
     # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
 
@@ -236,31 +233,3 @@ def _address(prefix: str, path: str, sent: bytes) -> tuple[routes.Place, str]:
 _LONG: Final = 256
 """Longer paths would fill the cache."""
 _known_address = lru_cache(512)(_address)
-
-
-async def read_body(policy: Policy, receive: Receive) -> Body | Response | None:
-    """The whole body, a refusal when it is too large, or None when the client left."""
-    message = await receive()
-    body = message.get("body", b"")
-    whole = message["type"] == "http.request" and not message.get("more_body", False)
-    if whole and type(body) is bytes and len(body) < LARGE and len(body) <= policy.max_request_body:
-        return bytes(body)
-    return await read_rest(policy, receive, SpooledBody(), message)
-
-
-async def read_rest(
-    policy: Policy, receive: Receive, body: SpooledBody, message: Message | None = None
-) -> Body | Response | None:
-    """The same for a body of which something has come already."""
-    while True:
-        message = await receive() if message is None else message
-        if message["type"] == "http.disconnect":
-            body.close()
-            return None
-        body.write(message.get("body", b""))
-        if body.size > policy.max_request_body:
-            body.close()
-            return refuse("body-too-large")
-        if not message.get("more_body", False):
-            return body.small()
-        message = None

@@ -18,11 +18,13 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.exchange.answers import Answer
+from semel.core.exchange.problems import refuse
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow
 from semel.core.operations.handler import HandlerOutcome, Raised, Returned, Streaming
 from semel.core.policy import RoutePlan
 from semel.core.records import Headers, Request, Response
+from semel.core.request.comparison import LARGE
 from semel.log import log
 from semel.web.body import Body, SpooledBody, Tally, unkeepable
 from semel.web.exchange import outcome_of, too_late
@@ -82,6 +84,40 @@ class AsgiExchange(AsyncExchange):
 
     # ── the server's side ─────────────────────────────────────────────────────────────────────────
 
+    async def read_body(self) -> Body | Response | None:
+        """The whole body, a refusal when it is too large, or None when the client left."""
+        message = await self._receive()
+        body, limit = message.get("body", b""), self.policy.max_request_body
+        whole = message["type"] == "http.request" and not message.get("more_body", False)
+        if whole and type(body) is bytes and len(body) < LARGE and len(body) <= limit:
+            return bytes(body)
+        return await self._read_rest(SpooledBody(), message)
+
+    async def _read_rest(
+        self, body: SpooledBody, message: Message | None = None
+    ) -> Body | Response | None:
+        """The same for a body of which something has come already."""
+        while True:
+            message = await self._receive() if message is None else message
+            if message["type"] == "http.disconnect":
+                body.close()
+                return None
+            body.write(message.get("body", b""))
+            if body.size > self.policy.max_request_body:
+                body.close()
+                return refuse("body-too-large")
+            if not message.get("more_body", False):
+                return body.small()
+            message = None
+
+    def turn_away(self, response: Response | None) -> Awaitable[None]:
+        """Send an answer before anything was claimed. None: the client has left."""
+        return send_response(response, self._send)
+
+    def take_no_part(self) -> Awaitable[None]:
+        """Call the application as without a guard."""
+        return self._app(self.scope, self._receive, self._send)
+
     async def respond(self) -> None:
         """Both halves, with the application between them.
 
@@ -93,7 +129,7 @@ class AsgiExchange(AsyncExchange):
             self.tell(entry)
             if not isinstance(self.body, bytes):
                 self.body.close()
-            await self.answer(entry)
+            await send_response(entry.response, self._send)
             return
         self.prepare()
         in_time = self.start_run(entry)
@@ -125,10 +161,6 @@ class AsgiExchange(AsyncExchange):
         self._carried: asyncio.Task[None] | None = None
         self._incoming: Iterator[Message] | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def answer(self, answer: Answer) -> Awaitable[None]:
-        """Send what there is to send."""
-        return send_response(answer.response, self._send)
 
     # ── the application's task ────────────────────────────────────────────────────────────────────
 
@@ -246,7 +278,7 @@ class AsgiExchange(AsyncExchange):
         self.runtime.keeper.let_go(self.lease)
         self.tell(answer)
         try:
-            await self.answer(answer)
+            await send_response(answer.response, self._send)
         except Exception as error:  # the client is gone, and the server says so by raising
             self._fail(error)
         finally:

@@ -13,7 +13,7 @@ import asyncio
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -26,7 +26,7 @@ from semel.core.records import Response
 from semel.errors import ConfigurationError, NotExecuted
 from semel.runtime.operation import Run, fitting_operation, watched
 from semel.stores.open_transactions import in_event_loop
-from semel.web.asgi import Middleware, asked, read_rest, tell_status
+from semel.web.asgi import Middleware, asked, tell_status
 from semel.web.asgi_exchange import (
     AsgiApp,
     AsgiExchange,
@@ -40,8 +40,8 @@ from semel.web.asgi_exchange import (
 from semel.web.body import Body, SpooledBody
 from semel.web.exchange import too_late
 from semel.web.exchange_async import Promise
-from semel.web.pipeline import MARK, Pipeline
-from semel.web.routes import Place, every_route
+from semel.web.pipeline import Pipeline
+from semel.web.routes import every_route
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -276,13 +276,28 @@ class GatedExchange(AsgiExchange):
             raise
         return not self._over
 
-    async def rest(self) -> Body | Response | None:
+    async def read_body(self) -> Body | Response | None:
         """The whole body: what the application has read, and the rest."""
         if self._read.size > self.policy.max_request_body:
             return refuse("body-too-large")
-        if self._all_read:
-            return self._read.small()
-        return await read_rest(self.policy, self._receive, self._read)
+        return self._read.small() if self._all_read else await self._read_rest(self._read)
+
+    async def turn_away(self, response: Response | None) -> None:
+        """Send an answer, and wait for the application, whose endpoint is turned back."""
+        await self._send_instead(response)
+        self.turn_back()
+        await self.run_out()
+
+    async def _send_instead(self, response: Response | None) -> None:
+        """Send an answer of the guard; the application that is turned back gets its status."""
+        if response is not None:
+            self._sent_status = response.status
+            await send_response(response, self._send)
+
+    async def take_no_part(self) -> None:
+        """Let the endpoint run as without a guard."""
+        self.gate.verdict.keep(None)
+        await self.run_out()
 
     async def respond(self) -> None:
         """Claim, let the endpoint run, and wait until its record is settled."""
@@ -290,7 +305,7 @@ class GatedExchange(AsgiExchange):
             entry = await self.claim()
             if isinstance(entry, Answer):
                 self.tell(entry)
-                await self.answer(entry)
+                await self._send_instead(entry.response)
             else:
                 await self._let_in(entry)
         finally:
@@ -314,11 +329,10 @@ class GatedExchange(AsgiExchange):
         finally:
             await self.end()
 
-    def answer(self, answer: Answer) -> Awaitable[None]:
-        """Send an answer of the guard; the application that is turned back gets its status."""
+    async def _answered(self, answer: Answer) -> None:
         if answer.response is not None:
             self._sent_status = answer.response.status
-        return super().answer(answer)
+        await super()._answered(answer)
 
     async def attend(self, op: FlowOperation[Any]) -> Any:
         """At most ``max_waiters`` exchanges hold a thread while they wait."""
@@ -331,13 +345,6 @@ class GatedExchange(AsgiExchange):
             return await super().attend(op)
         finally:
             self._threads.remove(self)
-
-    async def refuse(self, response: Response | None) -> None:
-        """Send a refusal and turn back. None: the client has left."""
-        if response is not None:
-            self._sent_status = response.status
-            await send_response(response, self._send)
-        self.turn_back()
 
     def turn_back(self) -> None:
         """The endpoint does not run, unless it was let through: the first verdict counts."""
@@ -425,11 +432,10 @@ class GatedMiddleware(Middleware):
         if not await ex.approach(self._threads):
             return await ex.run_out()
         try:
-            opened = await self._opened(ex, where)
-        except BaseException:
-            ex.turn_back()
-            raise
-        return await (ex.respond() if opened else ex.run_out())
+            _, ex.request = asked(ex.scope)  # with what dependencies have done
+            return await self._exchange(ex, where)
+        finally:
+            ex.turn_back()  # unless there was another verdict, which counts
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A request that a dependency sends to its own application does not wait at a gate."""
@@ -438,32 +444,6 @@ class GatedMiddleware(Middleware):
             await self.app(scope, receive, send)
         finally:
             _gate.reset(token)
-
-    async def _opened(self, ex: GatedExchange, where: Place) -> bool:
-        """Admit and open. False when the request is answered already, or takes no part."""
-        pipeline, scope = self._pipeline, ex.scope
-        _, request = asked(scope)  # with what dependencies have done
-        ex.request = request
-        keyed = b"idempotency-key" in request.headers.first
-        who = await pipeline.ask(request) if keyed and pipeline.awaits else None
-        admitted = pipeline.admit(ex, who)
-        if isinstance(admitted, Response):
-            await ex.refuse(admitted)
-            return False
-        if not admitted or pipeline.covers(ex, scope.get(MARK)):
-            ex.gate.verdict.keep(None)  # its endpoint runs as without a guard
-            return False
-        body = await ex.rest()
-        if body is None or isinstance(body, Response):
-            await ex.refuse(None if body is None else pipeline.turned_away(body, ex))
-            return False
-        answer = await self._open(ex, where, body)
-        if answer is not None:
-            await ex.answer(answer)
-            ex.turn_back()
-            return False
-        scope[MARK] = ex.identity
-        return True
 
 
 async def status_at(pipeline: Pipeline, scope: Scope) -> Response:
