@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from semel.core.frozen import frozen
 
-__all__ = ["MAX_DEPTH", "MAX_VALUES", "Canonical", "Value", "canonicalise", "usual_form"]
-
 # Deep enough for people, and far from the interpreter's recursion limit wherever we are called:
 # whether a body counts as JSON must not depend on the caller's stack.
 MAX_DEPTH = 64
@@ -55,7 +53,8 @@ class Canonical(NamedTuple):
 def canonicalise(body: bytes, prune: Callable[[Value], Value] | None = None) -> Canonical | None:
     """The canonical form of `body`, after `prune` has taken out what does not matter."""
     try:
-        if _too_many(body) or _too_deep(body):
+        many = len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES
+        if many or _too_deep(body):
             return None
         text = body.decode().strip(_WHITESPACE)
         if prune is not None:
@@ -102,10 +101,6 @@ def usual_form(body: bytes) -> Canonical | None:
 
 
 # --- reading
-
-
-def _too_many(body: bytes) -> bool:
-    return len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES
 
 
 def _too_deep(body: bytes) -> bool:

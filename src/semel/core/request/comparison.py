@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b, sha256
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from semel.core.frozen import frozen
 from semel.core.records import Record, Request
@@ -95,11 +95,10 @@ class Prints:
 
     def _octets(self) -> tuple[bytes, bytes]:
         """The body as it is, or the digest of a large one; and a word for which of them it is."""
-        body, found = self._body, self._condensed
-        if found is None:
-            found = _condensed((body,) if isinstance(body, bytes) else body)
-            self._condensed = found
-        return found
+        if self._condensed is None:
+            body = self._body
+            self._condensed = _condensed((body,) if isinstance(body, bytes) else body)
+        return self._condensed
 
 
 def _condensed(body: Iterable[bytes]) -> tuple[bytes, bytes]:
@@ -162,7 +161,12 @@ def differing_fields(
     secret = None if read is None else {"": b"", **dict(recipe.secrets)}.get(read.key_id)
     if read is None or secret is None:
         return FieldDifference()
-    ours = _digests(mine, _keyed(secret, read.salt))
+    ours: dict[str, bytes] = {}
+    keyed = _keyed(secret, read.salt)
+    for name, octets in mine.items():
+        digest = keyed.copy()
+        digest.update(octets)
+        ours[name] = digest.digest()
     names = list(ours)
     if read.cut:
         # Behind the last one that was there then, others may have been cut off.
@@ -175,15 +179,6 @@ def differing_fields(
     )
 
 
-def _digests(fields: Mapping[str, bytes], keyed: blake2b) -> dict[str, bytes]:
-    digests: dict[str, bytes] = {}
-    for name, octets in fields.items():
-        digest = keyed.copy()
-        digest.update(octets)
-        digests[name] = digest.digest()
-    return digests
-
-
 def _keyed(secret: bytes, salt: bytes) -> blake2b:
     """The key is taken in once, for all fields; the salt is the whole key where nobody has more."""
     if secret:
@@ -191,8 +186,7 @@ def _keyed(secret: bytes, salt: bytes) -> blake2b:
     return blake2b(salt, digest_size=_DIGEST_BYTES)
 
 
-@frozen
-class _Digests:
+class _Digests(NamedTuple):
     cut: bool
     key_id: str
     salt: bytes

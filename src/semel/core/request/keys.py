@@ -13,26 +13,6 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from semel.core.frozen import frozen
 
-__all__ = [
-    "MAX_HEADER_BYTES",
-    "MAX_KEY_LENGTH",
-    "STRONG_KEY_LENGTH",
-    "KeyFormat",
-    "Malformed",
-    "Scope",
-    "canonical_path",
-    "check_format",
-    "downstream_key",
-    "escaped_path",
-    "identify",
-    "identity",
-    "looks_like_personal_data",
-    "mask",
-    "parse_key",
-    "usual_key",
-    "uuid7_milliseconds",
-]
-
 MAX_HEADER_BYTES = 1024
 """A header longer than this is not parsed: 255 characters, all escaped, fit twice over."""
 
@@ -68,7 +48,11 @@ def parse_key(values: Sequence[bytes], *, strict: bool = False) -> str | Malform
         return Malformed(f"The Idempotency-Key header is longer than {MAX_HEADER_BYTES} bytes.")
     value = values[0].strip(b" \t")  # RFC 9110 5.5; gunicorn does it, uvicorn only in part
     key = _quoted(value) if value.startswith(b'"') else _bare(value, strict)
-    return key if isinstance(key, Malformed) else _sized(key)
+    if key == "":
+        return Malformed("The Idempotency-Key is empty.")
+    if isinstance(key, str) and len(key) > MAX_KEY_LENGTH:
+        return Malformed(f"The Idempotency-Key is longer than {MAX_KEY_LENGTH} characters.")
+    return key
 
 
 def _quoted(value: bytes) -> str | Malformed:
@@ -103,14 +87,6 @@ def _bare(value: bytes, strict: bool) -> str | Malformed:
         # WSGI servers join repeated headers with a comma; ASGI servers do not. Same answer.
         return Malformed("The Idempotency-Key header appears more than once, or needs quotes.")
     return Malformed("The Idempotency-Key contains a character that it may not contain.")
-
-
-def _sized(key: str) -> str | Malformed:
-    if not key:
-        return Malformed("The Idempotency-Key is empty.")
-    if len(key) > MAX_KEY_LENGTH:
-        return Malformed(f"The Idempotency-Key is longer than {MAX_KEY_LENGTH} characters.")
-    return key
 
 
 # --- the format a route asks for
@@ -222,9 +198,8 @@ def looks_like_personal_data(key: str) -> bool:
 def _kind(octet: int) -> int:
     """Letters look like "a", digits like "0", and all else but "+" and "_" like "-"."""
     character = chr(octet) if octet < 128 else "-"
-    kinds = {"+": "+", "_": "_"}
     kind = "a" if character.isalpha() else "0" if character.isdigit() else "-"
-    return ord(kinds.get(character, kind))
+    return ord(character if character in "+_" else kind)
 
 
 _SHAPE = bytes(map(_kind, range(256)))
@@ -297,16 +272,12 @@ class Scope(NamedTuple):
     application: str = ""
 
 
-_LENGTHS = Struct(">7Q")
-
-
 def identity(scope: Scope, key: str) -> bytes:
-    """Recipe `i1`: SHA-256 over the recipe, seven lengths, then the seven parts.
-
-    The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
-    differs from none.
-    """
+    """`identify`, of a scope."""
     return identify(*scope, key)
+
+
+_LENGTHS = Struct(">7Q")
 
 
 def identify(
@@ -318,13 +289,16 @@ def identify(
     application: str,
     key: str,
 ) -> bytes:
-    """`identity`, of the parts of a scope."""
+    """Recipe `i1`: SHA-256 over the recipe, seven lengths, then the seven parts.
+
+    The lengths keep parts apart whatever they contain. A session is marked, so that an empty one
+    differs from none.
+    """
     last = key.encode("utf-8", "surrogatepass")
     # The key comes last, and most requests differ in nothing else; long paths would fill the cache.
-    before = _remembered_head if len(path) <= _LONG else _head
-    return sha256(
-        before(tenant, method, path, kind, session, application, len(last)) + last
-    ).digest()
+    head = _remembered_head if len(path) <= _LONG else _head
+    before = head(tenant, method, path, kind, session, application, len(last))
+    return sha256(before + last).digest()
 
 
 def _head(

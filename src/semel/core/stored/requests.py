@@ -18,6 +18,7 @@ from semel.errors import StoreCorrupt
 
 _MAGIC: Final = b"Q1"
 _HEAD: Final = struct.Struct(">2sII")
+_DAMAGED: Final = (struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 ALWAYS_CARRIED: Final = ("host", "content-type", "content-encoding", "content-language")
 
@@ -90,12 +91,5 @@ def decode(blob: bytes) -> StoredRequest:
             principal=head["principal"],
             scheme=head["scheme"],
         )
-    except (
-        struct.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except _DAMAGED as error:
         raise StoreCorrupt(f"a stored request cannot be read: {error}") from error

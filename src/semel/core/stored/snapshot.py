@@ -27,8 +27,6 @@ _MAGIC: Final = b"S1"
 _HEAD: Final = struct.Struct(">2sB16s")
 _FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version and digest lengths
 _PAIR: Final = struct.Struct(">HI")
-_SEALED_FROM: Final = _HEAD.size
-"""Where begins what the checksum is of, beside the flags."""
 _START: Final = _HEAD.size + _FIXED.size
 """Where the headers begin, if there is neither version nor digest."""
 
@@ -71,7 +69,14 @@ class Snapshot:
 
 def encode(snapshot: Snapshot) -> bytes:
     """The bytes a store keeps."""
-    body, flags = _pack_body(snapshot)
+    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open
+    if snapshot.schema_version is not None:
+        flags |= _VERSIONED
+    body = snapshot.body or b""
+    if snapshot.body is not None:
+        flags |= _HAS_BODY
+    if len(body) > COMPRESS_OVER and len(packed := zlib.compress(body, 1)) < len(body):
+        body, flags = packed, flags | _DEFLATED
     version = (snapshot.schema_version or "").encode()
     head = (snapshot.status, snapshot.size, len(snapshot.headers), len(version))
     start = _FIXED.pack(*head, len(snapshot.digest)) + version + snapshot.digest
@@ -93,26 +98,6 @@ def _sealed(flags: int, start: bytes, headers: Sequence[Header], body: bytes) ->
     return b"%b%b%b%b" % (_MAGIC, mark, sha256(mark + rest).digest()[:16], rest)
 
 
-def _checksum(flags: int, rest: bytes) -> bytes:
-    seeded = sha256(b"%c" % flags)
-    seeded.update(rest)
-    return seeded.digest()[:16]
-
-
-def _pack_body(snapshot: Snapshot) -> tuple[bytes, int]:
-    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open
-    if snapshot.schema_version is not None:
-        flags |= _VERSIONED
-    if snapshot.body is None:
-        return b"", flags
-    flags |= _HAS_BODY
-    if len(snapshot.body) > COMPRESS_OVER:
-        packed = zlib.compress(snapshot.body, 1)
-        if len(packed) < len(snapshot.body):
-            return packed, flags | _DEFLATED
-    return snapshot.body, flags
-
-
 def brief(blob: bytes) -> bytes:
     """A large one's head; any other as it is."""
     return _MARK + blob[:HEAD] if len(blob) > LARGE else blob
@@ -131,48 +116,45 @@ def begins(blob: bytes, head: bytes) -> bool:
 def decode(blob: bytes) -> Snapshot:
     """The snapshot that was encoded; anything else is StoreCorrupt."""
     try:
-        return _decode(blob)
+        magic, flags, checksum = _HEAD.unpack_from(blob)
+        if magic != _MAGIC:
+            demand_opened(blob, "a stored response", _MAGIC)
+        rest = blob[_HEAD.size :]
+        hashed = sha256(blob[2:3])
+        hashed.update(rest)
+        if magic != _MAGIC or hashed.digest()[:16] != checksum:
+            raise StoreCorrupt("a stored response is damaged: its checksum does not match")
+        if flags & ~_KNOWN:  # the body may be packed in a way that is not known here
+            raise SchemaTooNew(f"a stored response {NEWER}")
+        status, size, count, version_length, digest_length = _FIXED.unpack_from(rest)
+        version_end = _FIXED.size + version_length
+        digest_end = version_end + digest_length
+        version = rest[_FIXED.size : version_end].decode()
+        headers, length = _headers(rest[digest_end:], count)
+        body = rest[digest_end + length :] if flags & _HAS_BODY else None
+        return Snapshot(
+            status=status,
+            headers=headers,
+            body=body if body is None or not flags & _DEFLATED else zlib.decompress(body),
+            size=size,
+            digest=rest[version_end:digest_end],
+            whole=bool(flags & _WHOLE),
+            open=bool(flags & _OPEN),
+            schema_version=version if flags & _VERSIONED else None,
+        )
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise StoreCorrupt(f"a stored response cannot be read: {error}") from error
-
-
-def _decode(blob: bytes) -> Snapshot:
-    magic, flags, checksum = _HEAD.unpack_from(blob)
-    if magic != _MAGIC:
-        demand_opened(blob, "a stored response", _MAGIC)
-    if magic != _MAGIC or _checksum(flags, blob[_HEAD.size :]) != checksum:
-        raise StoreCorrupt("a stored response is damaged: its checksum does not match")
-    if flags & ~_KNOWN:  # the body may be packed in a way that is not known here
-        raise SchemaTooNew(f"a stored response {NEWER}")
-    at = _HEAD.size
-    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, at)
-    at += _FIXED.size
-    version = blob[at : at + version_length].decode()
-    at += version_length
-    digest = blob[at : at + digest_length]
-    at += digest_length
-    headers, length = _headers(blob[at:], count)
-    return Snapshot(
-        status=status,
-        headers=headers,
-        body=_unpack_body(blob[at + length :], flags),
-        size=size,
-        digest=digest,
-        whole=bool(flags & _WHOLE),
-        open=bool(flags & _OPEN),
-        schema_version=version if flags & _VERSIONED else None,
-    )
 
 
 def decode_whole(blob: bytes) -> tuple[int, Headers, bytes] | None:
     """Status, headers and body of what `encode_whole` has encoded; None of all else."""
     if len(blob) < _START or blob[:3] != _WHOLE_MAGIC:
         return None
-    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, _SEALED_FROM)
+    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, _HEAD.size)
     end = len(blob) - size
     if version_length or digest_length or end < _START:
         return None
-    if sha256(blob[2:3] + blob[_SEALED_FROM:]).digest()[:16] != blob[3:_SEALED_FROM]:
+    if sha256(blob[2:3] + blob[_HEAD.size :]).digest()[:16] != blob[3 : _HEAD.size]:
         return None
     try:
         headers, length = _known_headers(blob[_START:end], count)
@@ -197,9 +179,3 @@ def _headers(section: bytes, count: int) -> tuple[Headers, int]:
 
 _known_headers: Final = lru_cache(128)(_headers)
 """Most answers of a route have the same headers."""
-
-
-def _unpack_body(packed: bytes, flags: int) -> bytes | None:
-    if not flags & _HAS_BODY:
-        return None
-    return zlib.decompress(packed) if flags & _DEFLATED else packed
