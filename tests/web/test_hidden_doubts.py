@@ -27,9 +27,9 @@ from starlette.routing import Mount, Route
 import semel
 from semel.frameworks.flask import install
 from semel.web.asgi_exchange import AsgiApp, Message, Receive, Scope, Send
+from tests.frameworks.django_site import GUARD, Site
 from tests.web.client import new_key
 from tests.web.conftest import Drive
-from tests.web.django_site import GUARD, Site
 from tests.web.drive import Ask, Driver, WsgiDriver, call
 
 Runs = list[int]

@@ -21,9 +21,9 @@ import semel
 from semel.frameworks.flask import install as install_flask
 from semel.frameworks.litestar import install as install_litestar
 from semel.web.framework_internals import watch_fastapi
+from tests.frameworks.django_site import Site
 from tests.web.client import Reply, new_key
 from tests.web.conftest import Drive, MakeGuard
-from tests.web.django_site import Site
 from tests.web.drive import Ask, Driver, WsgiDriver
 
 Charges = list[int]

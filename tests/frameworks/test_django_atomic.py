@@ -17,13 +17,13 @@ import semel
 from semel.core.operations.requests import NoRecord, Read
 from semel.errors import ConfigurationError
 from semel.frameworks.django import guarded
+from tests.frameworks import django_site
+from tests.frameworks.django_site import GUARD, Row, Site, add_postgres, make_tables
 from tests.stores.relay import hang_up
 from tests.waiting import PATIENCE, until
-from tests.web import django_site
 from tests.web.cable import Cable, Line
 from tests.web.client import Reply, new_key
 from tests.web.conftest import MakeGuard
-from tests.web.django_site import GUARD, Row, Site, add_postgres, make_tables
 from tests.web.drive import Ask, Driver
 from tests.web.hurry import overrun
 

@@ -23,8 +23,8 @@ from semel.stores.sql.dialect import dialect
 from semel.worker.reconciler import Reconciler
 from semel.worker.stored_runs import StoredRuns
 from tests.ears import listen
+from tests.frameworks.django_site import GUARD, Site, Urls
 from tests.web.conftest import MakeGuard
-from tests.web.django_site import GUARD, Site, Urls
 from tests.web.drive import KEY, Ask, Driver
 from tests.web.test_identity import VECTORS, named
 

@@ -15,7 +15,7 @@ import pytest
 import semel
 from semel.frameworks.flask import install, operation
 from tests.ears import listen
-from tests.web.flask_shop import Shop, new_key, replayed
+from tests.frameworks.flask_shop import Shop, new_key, replayed
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.servers.privileges import DROPPED, way_to_run
 from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-SERVED = "tests.unit.served"
+SERVED = "tests.servers.served"
 
 
 def execute(url: str, statement: bytes) -> list[tuple[object, ...]]:
@@ -205,7 +205,7 @@ def test_an_application_that_cannot_be_loaded_says_why(serve: Callable[[str], Ap
 SESSION = """
 import sys
 from tests.servers import PostgresServer
-from tests.unit.test_servers import asgi, family
+from tests.servers.test_servers import asgi, family
 with PostgresServer() as database, asgi(2) as app:
     pids = family(database, app, of=6)
     print(database.folder, app._folder, app.port, *pids, flush=True)

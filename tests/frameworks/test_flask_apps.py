@@ -17,8 +17,8 @@ from semel.core.request import keys
 from semel.frameworks.flask import guarded, install, operation, session, transaction
 from semel.web.inventory import inventory
 from semel.worker.stored_runs import StoredRuns
+from tests.frameworks.flask_shop import PEOPLE, Shop, new_key, replayed
 from tests.web.drive import KEY, Ask, WsgiDriver
-from tests.web.flask_shop import PEOPLE, Shop, new_key, replayed
 
 
 @pytest.fixture

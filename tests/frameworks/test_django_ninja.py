@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.django_site import Site
+from tests.frameworks.django_site import Site
 
 # Ninja reads Django's settings when it is imported, so they must be there before.
 # isort: split

@@ -16,7 +16,7 @@ from tests.servers.child import ROOT
 from tests.waiting import until
 from tests.web.client import Client, new_key
 
-APP = "tests.web.django_served"
+APP = "tests.frameworks.django_served"
 
 
 @dataclass

@@ -37,7 +37,7 @@ if not settings.configured:
         },
         INSTALLED_APPS=["rest_framework", "semel.frameworks.django"],
         MIDDLEWARE=[GUARD],
-        SEMEL_GUARD="tests.web.django_site.guard",
+        SEMEL_GUARD="tests.frameworks.django_site.guard",
         REST_FRAMEWORK={"UNAUTHENTICATED_USER": None, "DEFAULT_AUTHENTICATION_CLASSES": []},
         USE_TZ=True,
         LOGGING_CONFIG=None,

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.web.django_site import GUARD, Row, Site, make_tables
+from tests.frameworks.django_site import GUARD, Row, Site, make_tables
 
 # REST framework reads Django's settings when it is imported, so they must be there before.
 # isort: split
