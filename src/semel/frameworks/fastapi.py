@@ -5,16 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.exchange.replay import measured
 from semel.log import log
+from semel.web import endpoint_gate as gate
 from semel.web.asgi import refuse_second
 from semel.web.asgi_exchange import Scope
-from semel.web.endpoint_gate import (
-    GatedMiddleware,
-    gated,
-    is_gated,
-    session,
-    status_at,
-    transaction,
-)
+from semel.web.endpoint_gate import session, transaction
 from semel.web.inventory import COMMITS_LATE, late_commits
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
@@ -34,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["document", "install", "session", "transaction"]
 
 
-class FastapiMiddleware(GatedMiddleware):
+class FastapiMiddleware(gate.GatedMiddleware):
     """Guards a FastAPI application: dependencies first, then the claim, then the endpoint."""
 
     def make_wait(self, scope: Scope) -> bool:
@@ -42,9 +36,11 @@ class FastapiMiddleware(GatedMiddleware):
         dependant: Any = getattr(find_route(self.app, scope), "dependant", None)
         if dependant is None or dependant.call is None:
             return False
-        if not is_gated(dependant.call):
+        if not gate.is_gated(dependant.call):
             # FastAPI calls whatever stands here, after all dependencies are solved.
-            dependant.call = gated(dependant.call, lambda status: FastapiResponse(None, status))
+            dependant.call = gate.gated(
+                dependant.call, lambda status: FastapiResponse(None, status)
+            )
             for name in late_commits(dependant):
                 log.warning("semel: %s: %s", scope["path"], COMMITS_LATE.format(name))
         return True
@@ -60,7 +56,7 @@ def install(app: FastAPI, guard: "Guard", *, dependencies: Sequence[Any] = ()) -
     app.add_middleware(FastapiMiddleware, guard=guard)
 
     async def status(request: Request) -> FastapiResponse:
-        state = await status_at(pipeline, request.scope)
+        state = await gate.status_at(pipeline, request.scope)
         response = FastapiResponse(state.body, state.status)
         # These and no others: FastAPI would say the length a second time.
         response.raw_headers = list(measured(state).headers)

@@ -116,7 +116,10 @@ class InstalledGuard:
         request = flask.request
         # A key on a safe method may be refused, so such a request is looked at.
         safe = request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.environ
-        if request.routing_exception is not None or safe or self._claims_itself(request):
+        view: Any = self.app.view_functions.get(request.endpoint or "")
+        method = getattr(getattr(view, "view_class", None), request.method.lower(), None)
+        claims_itself = hasattr(view, CLAIMS) or hasattr(method, CLAIMS)
+        if request.routing_exception is not None or safe or claims_itself:
             return self._dispatch(*context)
         return self._views.call(_view_request(), lambda: self._response(self._dispatch, *context))
 
@@ -158,11 +161,6 @@ class InstalledGuard:
             note(error)
             return self.app.make_response(cast("Any", self.app.handle_user_exception(error)))
 
-    def _claims_itself(self, request: flask.Request) -> bool:
-        view: Any = self.app.view_functions.get(request.endpoint or "")
-        method = getattr(getattr(view, "view_class", None), request.method.lower(), None)
-        return hasattr(view, CLAIMS) or hasattr(method, CLAIMS)
-
     def _find(self, app: Any, raw: Any) -> Tagged | None:
         if not any_tags():
             return None
@@ -196,7 +194,10 @@ def _read_body(policy: Policy) -> Body | Response:
     environ = request.environ
     _ = request.stream  # refuses what is over the application's own limit
     copy: CopiedBody | None = environ.get(_COPY)
-    body = read_body(policy, environ) if copy is None else copy.finish(policy, environ)
+    if copy is None:
+        body = read_body(policy, environ)
+    else:  # what was read of it, and the rest
+        body = read_body(policy, {**environ, "wsgi.input": copy.source}, copy.read_so_far)
     if not isinstance(body, Response):
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = reader(body), str(size_of(body))
         request.__dict__.pop("stream", None)
@@ -207,21 +208,17 @@ class CopiedBody(io.RawIOBase):
     """A request body that is remembered as it is read."""
 
     def __init__(self, source: Any) -> None:
-        self._source = source
-        self._read = SpooledBody()
+        self.source = source
+        self.read_so_far = SpooledBody()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        piece: bytes = self._source.read(len(buffer))
-        self._read.write(piece)
+        piece: bytes = self.source.read(len(buffer))
+        self.read_so_far.write(piece)
         buffer[: len(piece)] = piece
         return len(piece)
-
-    def finish(self, policy: Policy, environ: dict[str, Any]) -> Body | Response:
-        """The whole body: what was read of it, and the rest."""
-        return read_body(policy, {**environ, "wsgi.input": self._source}, self._read)
 
 
 # ── the response ──────────────────────────────────────────────────────────────────────────────────

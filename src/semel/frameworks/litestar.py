@@ -9,16 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from semel.errors import ConfigurationError
+from semel.web import endpoint_gate as gate
 from semel.web.asgi import check_settings, drain
 from semel.web.asgi_exchange import Receive, Scope, Send
-from semel.web.endpoint_gate import (
-    GatedMiddleware,
-    gated,
-    is_gated,
-    session,
-    status_at,
-    transaction,
-)
+from semel.web.endpoint_gate import session, transaction
 from semel.web.openapi import describe
 from semel.web.pipeline import Pipeline
 from semel.web.routes import find_tag, litestar_handler
@@ -41,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["install", "session", "transaction"]
 
 
-class LitestarMiddleware(GatedMiddleware):
+class LitestarMiddleware(gate.GatedMiddleware):
     """Guards the routes of a Litestar application, behind its router."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,8 +51,8 @@ class LitestarMiddleware(GatedMiddleware):
         handler = litestar_handler(self.app, scope)
         if not hasattr(handler, "has_sync_callable"):
             return False
-        if not is_gated(handler.fn):
-            handler._fn = gated(
+        if not gate.is_gated(handler.fn):
+            handler._fn = gate.gated(
                 handler.fn, lambda status: LitestarResponse(None, status_code=status)
             )
             handler.has_sync_callable = False  # it awaits its gate; the function is as it was
@@ -103,7 +97,7 @@ def _status_handler(guard: Guard) -> HTTPRouteHandler:
     @get(guard.status + "/{operation:str}", include_in_schema=False)
     async def status(request: Request[Any, Any, Any]) -> LitestarResponse[bytes]:
         pipeline = Pipeline(guard, request.app, find_tag)
-        state = await status_at(pipeline, cast("Scope", request.scope))
+        state = await gate.status_at(pipeline, cast("Scope", request.scope))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in state.headers}
         kind = headers.pop("content-type", "application/octet-stream")
         return LitestarResponse(

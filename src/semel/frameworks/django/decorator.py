@@ -15,14 +15,7 @@ from django.http.response import HttpResponseBase
 
 from semel.core.exchange.problems import refuse
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.frameworks.django.http import (
-    AsyncDjangoResponses,
-    DjangoResponses,
-    plain,
-    rewind,
-    takes_no_part,
-    view_request,
-)
+from semel.frameworks.django import http
 from semel.frameworks.django.middleware import AsyncDjangoViews, in_transaction
 from semel.frameworks.django.routes import CLAIMS, is_async, label_of
 from semel.runtime.operation import note, watched
@@ -127,12 +120,12 @@ def _guard_view(
         return Tagged(policy, label_of(raw.method, raw.resolver_match))
 
     if is_async(view):
-        views = AsyncDjangoViews(guard, AsyncDjangoResponses(), find_tag)
+        views = AsyncDjangoViews(guard, http.AsyncDjangoResponses(), find_tag)
         made: Any = _guard_coroutine(views, view, demand)
     else:
         refuse_awaiting(guard)
         made = _guard_function(
-            GuardedViews[HttpResponseBase](guard, DjangoResponses(), find_tag), view, demand
+            GuardedViews[HttpResponseBase](guard, http.DjangoResponses(), find_tag), view, demand
         )
     setattr(made, CLAIMS, guard)
     made._non_atomic_requests = _EVERY
@@ -145,17 +138,17 @@ def _guard_function(
     @wraps(view)
     def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
-        if hasattr(plain(request), _ENTERED):
+        if hasattr(http.plain(request), _ENTERED):
             return view(*arguments, **named)
         demand(request.method)
-        if takes_no_part(plain(request)):
+        if http.takes_no_part(http.plain(request)):
             return _atomic(view)(*arguments, **named)
         if in_transaction():
-            return DjangoResponses().make(refuse("misconfigured"), None)
+            return http.DjangoResponses().make(refuse("misconfigured"), None)
         atomic_view = _atomic(view)
 
         def call_view() -> HttpResponseBase:
-            rewind(request)
+            http.rewind(request)
             try:
                 with _entered(request), watched():
                     response = atomic_view(*arguments, **named)
@@ -164,7 +157,7 @@ def _guard_function(
                 note(error)
                 return _for_exception(request, error)
 
-        return views.call(view_request(request), call_view)
+        return views.call(http.view_request(request), call_view)
 
     return claimed
 
@@ -173,14 +166,14 @@ def _guard_coroutine(views: Any, view: Callable[..., Any], demand: Demand) -> Ca
     @wraps(view)
     async def claimed(*arguments: Any, **named: Any) -> Any:
         request = _request(arguments)
-        if hasattr(plain(request), _ENTERED):
+        if hasattr(http.plain(request), _ENTERED):
             return await view(*arguments, **named)
         demand(request.method)
-        if takes_no_part(plain(request)):
+        if http.takes_no_part(http.plain(request)):
             return await view(*arguments, **named)
 
         async def call_view() -> HttpResponseBase:
-            rewind(request)
+            http.rewind(request)
             try:
                 with _entered(request), watched():
                     response = await view(*arguments, **named)
@@ -189,14 +182,14 @@ def _guard_coroutine(views: Any, view: Callable[..., Any], demand: Demand) -> Ca
                 note(error)
                 return await sync_to_async(_for_exception, thread_sensitive=False)(request, error)
 
-        return await views.call(view_request(request), call_view)
+        return await views.call(http.view_request(request), call_view)
 
     return claimed
 
 
 def _request(arguments: tuple[Any, ...]) -> Any:
     """The first argument that is a request: a method has its view before it."""
-    return next(it for it in arguments if isinstance(plain(it), HttpRequest))
+    return next(it for it in arguments if isinstance(http.plain(it), HttpRequest))
 
 
 # ── what the view answers ─────────────────────────────────────────────────────────────────────────
@@ -208,7 +201,7 @@ def _entered(request: Any) -> Generator[None]:
 
     So a method that calls ``super()`` gets what it would get without a guard.
     """
-    inner: Any = plain(request)
+    inner: Any = http.plain(request)
     setattr(inner, _ENTERED, True)
     try:
         yield
@@ -229,7 +222,7 @@ def _for_exception(request: Any, error: Exception) -> HttpResponseBase:
             return _rendered(request, view.handle_exception(error))
         except Exception as unhandled:
             error = unhandled
-    response: HttpResponseBase = response_for_exception(plain(request), error)
+    response: HttpResponseBase = response_for_exception(http.plain(request), error)
     return response
 
 

@@ -30,16 +30,7 @@ from semel.core.flow import Flow, arun, run
 from semel.core.policy import Policy
 from semel.core.records import Response
 from semel.errors import NotExecuted
-from semel.frameworks.django import routes
-from semel.frameworks.django.http import (
-    SEEN,
-    AsyncDjangoResponses,
-    DjangoResponses,
-    keep_body,
-    rewind,
-    takes_no_part,
-    view_request,
-)
+from semel.frameworks.django import http, routes
 from semel.guard import Guard
 from semel.log import log
 from semel.runtime.operation import current_run, returned
@@ -84,10 +75,10 @@ class SemelMiddleware:
         self.get_response = get_response
         self.guard = guard_of_settings()
         self._views = GuardedViews[HttpResponseBase](
-            self.guard, DjangoResponses(), routes.find_django_tag
+            self.guard, http.DjangoResponses(), routes.find_django_tag
         )
         self._async_views = AsyncDjangoViews(
-            self.guard, AsyncDjangoResponses(), routes.find_django_tag
+            self.guard, http.AsyncDjangoResponses(), routes.find_django_tag
         )
         self._is_async = routes.is_async(get_response)
         if self._is_async:
@@ -107,7 +98,7 @@ class SemelMiddleware:
         if self._is_async:
             return self._acall(request)
         if self.guard.status in request.path_info:
-            given = view_request(request)
+            given = http.view_request(request)
             flow = self._views.pipeline.status(given.request, given.place)
             if flow is not None:
                 return _response(run(flow, Transact(self.guard.backend).perform))
@@ -123,18 +114,18 @@ class SemelMiddleware:
             return _response(refuse("misconfigured"))
 
         def call_view() -> HttpResponseBase:
-            rewind(request)
+            http.rewind(request)
             try:
                 response: HttpResponseBase = self.get_response(request)
             finally:
                 _note_return(request)
             return response
 
-        return self._views.call(view_request(request), call_view)
+        return self._views.call(http.view_request(request), call_view)
 
     async def _acall(self, request: HttpRequest) -> Any:
         if self.guard.status in request.path_info:
-            flow = await self._status(view_request(request))
+            flow = await self._status(http.view_request(request))
             if flow is not None:
                 return _response(await arun(flow, AsyncTransact(self.guard.backend).perform))
         left = self._left_to_view(request)
@@ -147,14 +138,14 @@ class SemelMiddleware:
             return left
 
         async def call_view() -> HttpResponseBase:
-            rewind(request)
+            http.rewind(request)
             try:
                 response: HttpResponseBase = await self.get_response(request)
             finally:
                 _note_return(request)
             return response
 
-        return await self._async_views.call(view_request(request), call_view)
+        return await self._async_views.call(http.view_request(request), call_view)
 
     async def _status(self, given: ViewRequest) -> Flow[Response] | None:
         pipeline = self._async_views.pipeline
@@ -170,10 +161,10 @@ class SemelMiddleware:
         Claimed here, its answers would be repeated to whoever knows a key. Ignored, the key would
         protect from nothing.
         """
-        if takes_no_part(request):
+        if http.takes_no_part(request):
             return _UNTOUCHED
         match = routes.resolve(request, request.path_info)
-        setattr(request, SEEN, match)
+        setattr(request, http.SEEN, match)
         if match is None:
             return _UNTOUCHED  # Django's own 404, or `_process_view` hears of it
         view, method = match.func, request.method or ""
@@ -187,13 +178,15 @@ class SemelMiddleware:
             why = NINJA if routes.is_ninja(view) else _UNDECORATED
             log.error("semel: %s: %s", match.view_name or match.route, why)
             return _response(refuse("misconfigured"))
-        refused = keep_body(request, policy) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
+        refused = (
+            http.keep_body(request, policy) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
+        )
         if refused is not None:
             label, events = routes.label_of(method, match), self.guard.events
             if isinstance(refused, ProblemResponse):
                 tell_refusal(events, Refusal(refused), policy, method, label)
             plan = self.guard.runtime.plan(label, self.guard.bind(policy))
-            return _response(shaped(plan, refused, view_request(request).request, events))
+            return _response(shaped(plan, refused, http.view_request(request).request, events))
         databases: set[str] = getattr(view, "_non_atomic_requests", set())
         if type(databases) is set:
             view._non_atomic_requests = _WhereClaimed(databases)
@@ -208,7 +201,7 @@ class SemelMiddleware:
         nothing was claimed for this view, or not as its tag says.
         """
         method = request.method or ""
-        seen = getattr(request, SEEN, request.resolver_match)
+        seen = getattr(request, http.SEEN, request.resolver_match)
         if getattr(seen, "func", None) is view or routes.claims_itself(view, method):
             setattr(request, _CALLED, True)
             return None
@@ -322,7 +315,7 @@ def _note_return(request: HttpRequest) -> None:
 
 
 def _response(response: Response) -> HttpResponseBase:
-    return DjangoResponses().make(response, None)
+    return http.DjangoResponses().make(response, None)
 
 
 class AsyncDjangoViews(AsyncGuardedViews[HttpResponseBase]):

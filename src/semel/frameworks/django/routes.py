@@ -144,7 +144,11 @@ def routes(around: Guard | None, base: str = "") -> Iterator[RouteEntry]:
 
     ``around``: a guard that the whole project is wrapped in, as any WSGI or ASGI application.
     """
-    around = around or _installed()
+    from semel.frameworks.django.middleware import SemelMiddleware, guard_of_settings
+
+    named = f"{SemelMiddleware.__module__.rpartition('.')[0]}.{SemelMiddleware.__qualname__}"
+    if around is None and named in settings.MIDDLEWARE:
+        around = guard_of_settings()
     for path, view in _patterns(get_resolver(), ""):
         every = view_class(view) is None and not _allowed(view)
         for method in _methods(view):
@@ -152,14 +156,6 @@ def routes(around: Guard | None, base: str = "") -> Iterator[RouteEntry]:
             guard = own or (None if authenticates_itself(view) else around)
             policy = policy_at(view, method)
             yield RouteEntry(method, base + path, view, guard, policy, base, every=every)
-
-
-def _installed() -> Guard | None:
-    """The guard of the middleware, where it is in the settings."""
-    from semel.frameworks.django.middleware import SemelMiddleware, guard_of_settings
-
-    named = f"{SemelMiddleware.__module__.rpartition('.')[0]}.{SemelMiddleware.__qualname__}"
-    return guard_of_settings() if named in settings.MIDDLEWARE else None
 
 
 def _patterns(resolver: Any, prefix: str) -> Iterator[tuple[str, Any]]:

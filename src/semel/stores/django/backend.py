@@ -37,6 +37,7 @@ from semel.stores.sql.migration import Ddl, upgrade
 from semel.stores.sql.plans import Rows
 
 R = TypeVar("R")
+T = TypeVar("T", bound=DjangoTransaction)
 
 _CAPABILITIES: Final = {
     "sqlite": base.Capabilities(durable=True, shared=True, transactions=True, one_writer=True),
@@ -144,6 +145,14 @@ class DjangoBackend:
     def begin(
         self, identity: Identity | None, limit: float | None = None
     ) -> base.Transaction | None:
+        return self._begin(DjangoTransaction, identity, limit)
+
+    async def abegin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> base.AsyncTransaction | None:
+        return await sync_to_async(self._begin)(AsyncDjangoTransaction, identity, limit)
+
+    def _begin(self, kind: type[T], identity: Identity | None, limit: float | None) -> T | None:
         """A transaction on the calling thread's connection; None when another has the key."""
         hold = self._held.take(identity)
         if hold is None:
@@ -152,7 +161,7 @@ class DjangoBackend:
         psycopg: Any = sys.modules.get("psycopg")
         lost = (django_errors.OperationalError, *((psycopg.OperationalError,) if psycopg else ()))
         for again in (True, False):
-            opened = DjangoTransaction(wrapper, self._engine, hold)
+            opened = kind(wrapper, self._engine, hold)
             try:
                 wrapper.ensure_connection()
                 return opened if opened.begin(identity, limit) else None
@@ -164,14 +173,6 @@ class DjangoBackend:
                     raise self._engine.semel_error(error, applied=False) from error
                 wrapper.close()
         raise AssertionError("the second try returns or raises")
-
-    async def abegin(
-        self, identity: Identity | None, limit: float | None = None
-    ) -> base.AsyncTransaction | None:
-        opened = await sync_to_async(self.begin)(identity, limit)
-        if opened is None:
-            return None
-        return AsyncDjangoTransaction(cast("DjangoTransaction", opened))
 
     def ascertain(self, identity: Identity) -> Found | NoRecord:
         """The outcome of a commit in doubt."""

@@ -98,7 +98,7 @@ class DjangoTransaction:
         try:
             won = self._engine.lock(self._wrapper, identity, limit)
             if won and identity is None:
-                self.savepoint()
+                DjangoTransaction.savepoint(self)  # this is the thread of an async one too
         except BaseException:
             self._leave()
             raise
@@ -250,27 +250,17 @@ class DjangoTransaction:
 
 
 def _in_thread(name: str) -> Any:
-    """The method of `DjangoTransaction`, in the thread that Django's async code uses."""
+    """The blocking method as a coroutine function, in the thread that Django's async code uses."""
+    method = getattr(DjangoTransaction, name)
 
-    async def step(self: AsyncDjangoTransaction, *given: Any) -> Any:
-        return await sync_to_async(getattr(self.blocking, name))(*given)
+    async def call(self: AsyncDjangoTransaction, *given: Any) -> Any:
+        return await sync_to_async(method)(self, *given)
 
-    return step
+    return call
 
 
-class AsyncDjangoTransaction:
-    """The same for event loops."""
-
-    def __init__(self, blocking: DjangoTransaction) -> None:
-        self.blocking = blocking
-
-    @property
-    def connection(self) -> Any:
-        return self.blocking.connection
-
-    @property
-    def session(self) -> Any:
-        return self.blocking.session
+class AsyncDjangoTransaction(DjangoTransaction):
+    """See `semel.stores.base.AsyncTransaction`."""
 
     perform: Any = _in_thread("perform")
     savepoint: Any = _in_thread("savepoint")
@@ -278,9 +268,6 @@ class AsyncDjangoTransaction:
     flush: Any = _in_thread("flush")
     commit: Any = _in_thread("commit")
     roll_back: Any = _in_thread("roll_back")
-
-    def sever(self, why: str) -> bool:
-        return self.blocking.sever(why)
 
 
 # ── what differs between databases ────────────────────────────────────────────────────────────────
