@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from asgiref.sync import (
     AsyncToSync,
@@ -44,8 +44,6 @@ from semel.web.tags import NINJA
 from semel.web.views import AsyncGuardedViews, GuardedViews, ViewRequest
 
 SETTING: Final = "SEMEL_GUARD"
-_UNTOUCHED: Final = "untouched"
-_CLAIMED_BY_VIEW: Final = "claimed by its view"
 _CALLED: Final = "_semel_called"
 """On a request: its view was called, and has not raised."""
 _UNDECORATED: Final = (
@@ -103,23 +101,20 @@ class SemelMiddleware:
             if flow is not None:
                 return _response(run(flow, Transact(self.guard.backend).perform))
         left = self._left_to_view(request)
-        if left == _UNTOUCHED:
-            return self.get_response(request)
-        if left == _CLAIMED_BY_VIEW:
-            with _transactions_within():
-                return self.get_response(request)
-        if left is not None:
+        if isinstance(left, HttpResponseBase):
             return left
+        if left is not None:
+            with left:
+                return self.get_response(request)
         if in_transaction():
             return _response(refuse("misconfigured"))
 
         def call_view() -> HttpResponseBase:
             http.rewind(request)
             try:
-                response: HttpResponseBase = self.get_response(request)
+                return cast("HttpResponseBase", self.get_response(request))
             finally:
                 _note_return(request)
-            return response
 
         return self._views.call(http.view_request(request), call_view)
 
@@ -129,21 +124,18 @@ class SemelMiddleware:
             if flow is not None:
                 return _response(await arun(flow, AsyncTransact(self.guard.backend).perform))
         left = self._left_to_view(request)
-        if left == _UNTOUCHED:
-            return await self.get_response(request)
-        if left == _CLAIMED_BY_VIEW:
-            with _transactions_within():
-                return await self.get_response(request)
-        if left is not None:
+        if isinstance(left, HttpResponseBase):
             return left
+        if left is not None:
+            with left:
+                return await self.get_response(request)
 
         async def call_view() -> HttpResponseBase:
             http.rewind(request)
             try:
-                response: HttpResponseBase = await self.get_response(request)
+                return cast("HttpResponseBase", await self.get_response(request))
             finally:
                 _note_return(request)
-            return response
 
         return await self._async_views.call(http.view_request(request), call_view)
 
@@ -154,19 +146,21 @@ class SemelMiddleware:
             return pipeline.status(given.request, given.place, tenant)
         return await sync_to_async(pipeline.status)(given.request, given.place)
 
-    def _left_to_view(self, request: HttpRequest) -> HttpResponseBase | str | None:
-        """What becomes of a request whose claim is not made here; None where it is.
+    def _left_to_view(
+        self, request: HttpRequest
+    ) -> HttpResponseBase | AbstractContextManager[None] | None:
+        """For a request whose claim is not made here, what its view is called in; else None.
 
         A response refuses a key for a view of REST framework without `guarded`, or of Django Ninja.
         Claimed here, its answers would be repeated to whoever knows a key. Ignored, the key would
         protect from nothing.
         """
         if http.takes_no_part(request):
-            return _UNTOUCHED
+            return nullcontext()
         match = routes.resolve(request, request.path_info)
         setattr(request, http.SEEN, match)
         if match is None:
-            return _UNTOUCHED  # Django's own 404, or `_process_view` hears of it
+            return nullcontext()  # Django's own 404, or `_process_view` hears of it
         view, method = match.func, request.method or ""
         claimed = routes.claims_itself(view, method)
         if not claimed and not routes.authenticates_itself(view):
@@ -174,7 +168,7 @@ class SemelMiddleware:
         policy = routes.policy_at(view, method) or self.guard.policy
         if not claimed:
             if method not in policy.methods or not _keyed(request, policy):
-                return _UNTOUCHED
+                return nullcontext()
             why = NINJA if routes.is_ninja(view) else _UNDECORATED
             log.error("semel: %s: %s", match.view_name or match.route, why)
             return _response(refuse("misconfigured"))
@@ -190,7 +184,7 @@ class SemelMiddleware:
         databases: set[str] = getattr(view, "_non_atomic_requests", set())
         if type(databases) is set:
             view._non_atomic_requests = _WhereClaimed(databases)
-        return _CLAIMED_BY_VIEW
+        return _transactions_within()
 
     def _process_view(
         self, request: HttpRequest, view: Any, arguments: Any, named: Any
@@ -300,6 +294,7 @@ _within: Final = ContextVar("semel_transactions_within", default=False)
 
 @contextmanager
 def _transactions_within() -> Generator[None]:
+    """While a view runs that makes the claim itself."""
     token = _within.set(True)
     try:
         yield

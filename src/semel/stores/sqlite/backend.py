@@ -1,8 +1,4 @@
-"""What ``sqlite:///file.db`` names: the blocking store, the async store, and forks.
-
-Claims and completions go to the writer thread, which commits them in groups. Lookups run in the
-calling thread and write nothing.
-"""
+"""What ``sqlite:///file.db`` names: the blocking store, the async store, and forks."""
 
 from __future__ import annotations
 
@@ -24,16 +20,8 @@ from semel.core import operations as ops
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError
+from semel.stores import base
 from semel.stores.background import in_thread
-from semel.stores.base import (
-    AsyncStore,
-    AsyncTransaction,
-    Capabilities,
-    Clock,
-    Store,
-    Transaction,
-    system_clock,
-)
 from semel.stores.options import flag, in_url, seconds
 from semel.stores.sql.plans import claim_reply, plan
 from semel.stores.sqlite.connection import open_for_writing, outage, run, upgrade
@@ -43,7 +31,9 @@ from semel.stores.sqlite.writer import WRITERS, SqliteWriter, WriterJob
 R = TypeVar("R")
 
 DEFAULT_TIMEOUT = 5.0
-_CAPABILITIES: Final = Capabilities(durable=True, shared=True, transactions=True, one_writer=True)
+_CAPABILITIES: Final = base.Capabilities(
+    durable=True, shared=True, transactions=True, one_writer=True
+)
 _NOT_HERE: Final = object()
 
 LISTINGS: Final = frozenset(
@@ -66,7 +56,7 @@ class SqliteBackend:
         *,
         timeout: float | None = None,
         foreign_keys: bool | None = None,
-        clock: Clock = system_clock,
+        clock: base.Clock = base.system_clock,
     ) -> None:
         self.url = url
         self.capabilities = _CAPABILITIES
@@ -85,25 +75,27 @@ class SqliteBackend:
         self._loops = weakref.WeakValueDictionary()
         _LIVE.add(self)
 
-    def blocking(self) -> Store:
-        return _SqliteStore(self)
+    def blocking(self) -> base.Store:
+        return self
 
-    def awaited(self) -> AsyncStore:
+    def awaited(self) -> base.AsyncStore:
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         return found or self._loops.setdefault(loop, _AsyncSqliteStore(self, loop))
 
-    def on(self, connection: sqlite3.Connection) -> Store:
+    def on(self, connection: sqlite3.Connection) -> base.Store:
         """A store inside the caller's own transaction: durable when the caller commits."""
         return SqliteJoinedStore(connection, self._clock)
 
-    def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
+    def begin(
+        self, identity: Identity | None, limit: float | None = None
+    ) -> base.Transaction | None:
         """``limit`` is not used: there is no server that could end an idle transaction."""
         return self._transactions.begin(identity)
 
     async def abegin(
         self, identity: Identity | None, limit: float | None = None
-    ) -> AsyncTransaction | None:
+    ) -> base.AsyncTransaction | None:
         return await self._transactions.abegin(identity)
 
     def ascertain(self, identity: Identity) -> ops.Found | ops.NoRecord:
@@ -131,7 +123,22 @@ class SqliteBackend:
         # In a thread: this loop must still receive the replies that are under way.
         await asyncio.to_thread(self.close)
 
-    # ── shared by both colours ───────────────────────────────────────────────────────────────────
+    # ── operations ───────────────────────────────────────────────────────────────────────────────
+
+    def perform(self, op: StoreOperation[R], /) -> R:
+        """The store for threads."""
+        answer = self.answer_at_once(op)
+        if answer is not _NOT_HERE:
+            return cast("R", answer)
+        done = threading.Lock()  # used once: the cheapest thing that a thread can wait for
+        done.acquire()
+        job = WriterJob(op, lambda _: done.release())
+        self.submit(job)
+        if not done.acquire(timeout=self.timeout):
+            raise job.give_up()
+        if job.error is not None:
+            raise job.error
+        return cast("R", job.reply)
 
     def answer_at_once(self, op: StoreOperation[R]) -> R | object:
         """The reply to a read, or to a claim whose record exists; else ``_NOT_HERE``."""
@@ -178,27 +185,6 @@ class SqliteBackend:
         self._transactions.start_anew()
         self._loops = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
-
-
-class _SqliteStore:
-    """The store for threads."""
-
-    def __init__(self, backend: SqliteBackend) -> None:
-        self._backend = backend
-
-    def perform(self, op: StoreOperation[R], /) -> R:
-        answer = self._backend.answer_at_once(op)
-        if answer is not _NOT_HERE:
-            return cast("R", answer)
-        done = threading.Lock()  # used once: the cheapest thing that a thread can wait for
-        done.acquire()
-        job = WriterJob(op, lambda _: done.release())
-        self._backend.submit(job)
-        if not done.acquire(timeout=self._backend.timeout):
-            raise job.give_up()
-        if job.error is not None:
-            raise job.error
-        return cast("R", job.reply)
 
 
 class _AsyncSqliteStore:
@@ -257,10 +243,8 @@ class _AsyncSqliteStore:
         self._backend.submit(*leaving)
 
     def _deliver(self, jobs: Sequence[WriterJob]) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self._settle, jobs)
-        except RuntimeError:
-            return  # the loop is closed: the work is done, and nobody waits
+        # Raises when the loop is closed: the work is done, and nobody waits.
+        self.loop.call_soon_threadsafe(self._settle, jobs)
 
     def _settle(self, jobs: Sequence[WriterJob]) -> None:
         for job in cast("Sequence[_LoopJob]", jobs):
@@ -298,7 +282,7 @@ class _LoopJob(WriterJob):
 class SqliteJoinedStore:
     """A store inside the caller's transaction; it never batches."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, connection: sqlite3.Connection, clock: base.Clock) -> None:
         self._connection = connection
         self._clock = clock
 

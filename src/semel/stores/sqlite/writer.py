@@ -1,8 +1,5 @@
 """One writer thread per process with group commit, and a reading connection per thread.
 
-Operations queue up while the disk syncs. The writer takes all that wait, runs them in one
-transaction and replies after its COMMIT. A single operation waits for nobody.
-
 Claims and completions are nearly all of the traffic: all claims of a batch go as one statement, and
 so do all completions. When a row was not as expected, and for everything else, the operation's own
 plan runs. Sending it again is safe, because every operation is idempotent per fence. The operations
@@ -142,10 +139,7 @@ class SqliteWriter:
 
     def look(self, identity: Identity) -> tuple[Record | None, Micros]:
         """The committed record, read in the calling thread. A replay needs nothing else."""
-        try:
-            reader: SqliteReader = self._local.reader
-        except AttributeError:
-            reader = self._new_reader()
+        reader: SqliteReader = getattr(self._local, "reader", None) or self._new_reader()
         try:
             with reader.lock:
                 cursor = reader.cursor or reader.open()
@@ -366,7 +360,7 @@ def deliver(batch: Sequence[WriterJob]) -> None:
     for job in batch:
         together.setdefault(job.deliver, []).append(job)
     for deliver_all, jobs in together.items():
-        # An error in there must not end the writer thread.
+        # An error in there, or a loop that is closed, must not end the writer thread.
         with contextlib.suppress(Exception):
             deliver_all(jobs)
 
