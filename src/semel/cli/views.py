@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -34,17 +35,12 @@ def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict
     """All that is kept of a record, and what operators did to it since it was created."""
     case, record = recalled.case, recalled.case.record
     return {
-        "identity": record.identity.hex(),
-        "state": record.state.value,
+        **_shown(record, "identity", "state"),
         "lapsed": record.lapsed(recalled.now),
         **_owner(case),
         **_place(case.origin),
-        "created_at": moment(record.created_at),
-        "leased_until": moment(record.leased_until),
-        "on_lapse": record.on_lapse.value,
-        "expires_at": moment(record.expires_at),
-        "forget_at": moment(record.forget_at),
-        "retired_at": moment(record.retired_at),
+        **_shown(record, "created_at", "leased_until", "on_lapse"),
+        **_shown(record, "expires_at", "forget_at", "retired_at"),
         "next_at": moment(case.due_at),
         "tries": case.tries,
         "fence": f"{record.fence.hex()[:6]}...",
@@ -56,7 +52,7 @@ def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict
         "answer": _answer(record, body=body),
         "effects": [effect_document(each) for each in _effects_of(opened._guard, record)],
         "acts": [
-            {"at": moment(each.at), "verb": each.verb, "by": each.by, "reason": each.reason}
+            _shown(each, "at", "verb", "by", "reason")
             for each in opened.audit(identity=record.identity, since=record.created_at)
         ],
     }
@@ -65,16 +61,11 @@ def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict
 def glimpse_document(seen: Glimpse) -> dict[str, Any]:
     """A record of a list."""
     return {
-        "identity": seen.identity.hex(),
-        "state": seen.state.value,
+        **_shown(seen, "identity", "state"),
         **_place(seen.origin),
-        "created_at": moment(seen.created_at),
-        "leased_until": moment(seen.leased_until),
-        "expires_at": moment(seen.expires_at),
-        "forget_at": moment(seen.forget_at),
+        **_shown(seen, "created_at", "leased_until", "expires_at", "forget_at"),
         "next_at": moment(seen.due_at),
-        "tries": seen.tries,
-        "reason": seen.reason,
+        **_shown(seen, "tries", "reason"),
         "stored_bytes": seen.size,
     }
 
@@ -83,14 +74,11 @@ def case_document(case: Case) -> dict[str, Any]:
     """A record whose outcome is unknown."""
     record = case.record
     return {
-        "identity": record.identity.hex(),
-        "state": record.state.value,
+        **_shown(record, "identity", "state"),
         **_owner(case),
         **_place(case.origin),
         "in_doubt": in_doubt(case),
-        "reason": record.reason,
-        "created_at": moment(record.created_at),
-        "leased_until": moment(record.leased_until),
+        **_shown(record, "reason", "created_at", "leased_until"),
         "tries": case.tries,
         "next_probe_at": moment(case.due_at),
     }
@@ -98,16 +86,21 @@ def case_document(case: Case) -> dict[str, Any]:
 
 def audit_document(entry: AuditEntry) -> dict[str, Any]:
     """What an operator did."""
-    return {
-        "at": moment(entry.at),
-        "verb": entry.verb,
-        "by": entry.by,
-        "reason": entry.reason,
-        "identity": None if entry.identity is None else entry.identity.hex(),
-        "subject": entry.subject,
-        "before": entry.before,
-        "after": entry.after,
-    }
+    who_and_why = _shown(entry, "at", "verb", "by", "reason")
+    return who_and_why | _shown(entry, "identity", "subject", "before", "after")
+
+
+def _shown(thing: object, *names: str) -> dict[str, Any]:
+    """Attributes, under their own names: times in ISO 8601, bytes as digits."""
+    document: dict[str, Any] = {}
+    for name in names:
+        value = getattr(thing, name)
+        if name.rpartition("_")[2] in ("at", "until"):
+            value = moment(value)
+        elif isinstance(value, bytes):
+            value = value.hex()
+        document[name] = value.value if isinstance(value, Enum) else value
+    return document
 
 
 def _place(origin: Origin) -> dict[str, str]:
@@ -189,20 +182,10 @@ def effect_document(found: Effect) -> dict[str, Any]:
     """An effect, without its payload, which is the application's."""
     settled = Shelf.WAITING if found.delivered_at is None else Shelf.DELIVERED
     return {
-        "key": found.key,
-        "name": found.name,
-        "application": found.application,
+        **_shown(found, "key", "name", "application"),
         "state": (settled if found.dead_at is None else Shelf.DEAD).value,
-        "identity": None if found.identity is None else found.identity.hex(),
-        "order": found.order,
-        "tries": found.tries,
-        "created_at": moment(found.created_at),
-        "due_at": moment(found.due_at),
-        "leased_until": moment(found.leased_until),
-        "delivered_at": moment(found.delivered_at),
-        "dead_at": moment(found.dead_at),
-        "provider_id": found.provider_id,
-        "error": found.error,
+        **_shown(found, "identity", "order", "tries", "created_at", "due_at", "leased_until"),
+        **_shown(found, "delivered_at", "dead_at", "provider_id", "error"),
         "bytes": len(found.payload),
     }
 

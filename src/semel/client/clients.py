@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from inspect import isawaitable
@@ -55,6 +55,8 @@ class HasHeaders(Protocol):
 
 H = TypeVar("H", bound=HasHeaders)
 R = TypeVar("R")
+Returned = TypeVar("Returned")
+"""What the method of a verb returns: a response, or a coroutine of it."""
 T = TypeVar("T")
 
 
@@ -81,7 +83,7 @@ class Resumed(Generic[R]):
     error: SemelError | None
 
 
-class BaseClient(Generic[H, R]):
+class BaseClient(Generic[H, R, Returned]):
     """Sends requests that change something, each with one key; resumes them after a crash.
 
     All methods take what the HTTP library's own take for headers, parameters and bodies. ``key``:
@@ -121,6 +123,32 @@ class BaseClient(Generic[H, R]):
             raise ConfigurationError("this client has no journal: give it one with journal=")
         return self._journal
 
+    def request(
+        self, method: str, url: str, *, key: str | None = None, name: str = "", **arguments: Any
+    ) -> Returned:
+        """Make one logical call, and return its answer."""
+        raise NotImplementedError
+
+    def post(
+        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
+    ) -> Returned:
+        return self.request("POST", url, key=key, name=name, **arguments)
+
+    def patch(
+        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
+    ) -> Returned:
+        return self.request("PATCH", url, key=key, name=name, **arguments)
+
+    def put(
+        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
+    ) -> Returned:
+        return self.request("PUT", url, key=key, name=name, **arguments)
+
+    def delete(
+        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
+    ) -> Returned:
+        return self.request("DELETE", url, key=key, name=name, **arguments)
+
     def _close_journal(self) -> None:
         if self._owns_journal and self._journal is not None:
             self._journal.close()
@@ -135,8 +163,8 @@ class BaseClient(Generic[H, R]):
         except UnicodeEncodeError:
             raise ConfigurationError("the name of a call must be text that can be stored") from None
         is_key = self._header.lower().__eq__
-        given = [text for each, text in prepared.headers if is_key(each.lower())]
-        keys = given if key is None else [key, *given]
+        keys = [text for each, text in prepared.headers if is_key(each.lower())]
+        keys += [] if key is None else [key]
         if len(keys) > 1:
             raise ConfigurationError(f"a call has one key: give key= or {self._header}, once")
         others = [pair for pair in prepared.headers if not is_key(pair[0].lower())]
@@ -171,13 +199,12 @@ class BaseClient(Generic[H, R]):
     def _check_age(self, call: LogicalCall) -> None:
         """Refuse a call whose key the server may have forgotten: it would be a new operation."""
         age = time.time() - call.created_at
-        said = None
-        if age > self._resume_within:
-            said = "it is older than servers are trusted to remember keys; nothing was sent"
-        elif age < -CLOCK_CORRECTION:
+        if -CLOCK_CORRECTION <= age <= self._resume_within:
+            return
+        said = "it is older than servers are trusted to remember keys; nothing was sent"
+        if age < 0:
             said = "by the clock it is not made yet: nobody knows how old it is; nothing was sent"
-        if said is not None:
-            raise KeyExpired(said, call, None, "key-expired")
+        raise KeyExpired(said, call, None, "key-expired")
 
     def _request(
         self, call: LogicalCall, status_url: str | None, credentials: Mapping[str, str]
@@ -190,10 +217,8 @@ class BaseClient(Generic[H, R]):
         if status_url is not None:
             return PreparedRequest("GET", status_url, given, b"", call.options)
         key = (self._header, header_value(call.key, quoted=self._quoted))
-        merged: dict[str, tuple[str, str]] = {}
-        for name, text in (*call.headers, *call.private, *given, key):
-            merged[name.lower()] = (name, text)
-        headers = tuple(merged.values())
+        pairs = (*call.headers, *call.private, *given, key)
+        headers = tuple({pair[0].lower(): pair for pair in pairs}.values())
         return PreparedRequest(call.method, call.url, headers, call.body, call.options)
 
     def _write_journal(self, op: FlowOperation[Any]) -> Any:
@@ -233,10 +258,9 @@ class BaseClient(Generic[H, R]):
         """
         spent = {each.call.origin for each in done if isinstance(each.error, BudgetSpent)}
         for entry in entries:
-            if not entry.held and entry.call.origin not in spent:
-                call = self.journal.take(entry)
-                if call is not None:
-                    return call
+            free = not entry.held and entry.call.origin not in spent
+            if free and (call := self.journal.take(entry)):
+                return call
         return None
 
     def _resume(self, call: LogicalCall) -> Flow[Resumed[R]]:
@@ -259,7 +283,7 @@ class BaseClient(Generic[H, R]):
             self.journal.release(call)
 
 
-class SyncClient(BaseClient[H, R]):
+class SyncClient(BaseClient[H, R, R]):
     """The client that blocks."""
 
     def _prepare(self, *request: Any, **arguments: Any) -> PreparedRequest:
@@ -273,33 +297,17 @@ class SyncClient(BaseClient[H, R]):
     def request(
         self, method: str, url: str, *, key: str | None = None, name: str = "", **arguments: Any
     ) -> R:
-        """Make one logical call, and return its answer."""
         prepared = self._prepare(method.upper(), url, **arguments)
         call = self._begin(self._call(prepared, key, name))
         native: R = run(complete(call, self._budget, time.monotonic()), self._perform).native
         return native
-
-    def post(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
-        return self.request("POST", url, key=key, name=name, **arguments)
-
-    def patch(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
-        return self.request("PATCH", url, key=key, name=name, **arguments)
-
-    def put(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
-        return self.request("PUT", url, key=key, name=name, **arguments)
-
-    def delete(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
-        return self.request("DELETE", url, key=key, name=name, **arguments)
 
     def pending(self) -> list[JournaledCall]:
         """The calls without an answer, oldest first; ``held``: a process works on it now."""
         return self.journal.pending()
 
     def resume(self) -> list[Resumed[R]]:
-        """Send the pending calls that no process holds again, with their keys, one by one.
-
-        When the budget of one is spent, others to the same server are left for another time.
-        """
+        """Send the pending calls that no process holds again, with their keys, one by one."""
         done: list[Resumed[R]] = []
         entries = iter(self.pending())
         while (call := self._take(entries, done)) is not None:
@@ -340,7 +348,7 @@ class SyncClient(BaseClient[H, R]):
         return TryResult(result, time.monotonic(), time.time())
 
 
-class AsyncClient(BaseClient[H, R]):
+class AsyncClient(BaseClient[H, R, Coroutine[Any, Any, R]]):
     """The client for an asyncio event loop; it writes the journal in threads."""
 
     async def _prepare(self, *request: Any, **arguments: Any) -> PreparedRequest:
@@ -354,39 +362,17 @@ class AsyncClient(BaseClient[H, R]):
     async def request(
         self, method: str, url: str, *, key: str | None = None, name: str = "", **arguments: Any
     ) -> R:
-        """Make one logical call, and return its answer."""
         prepared = await self._prepare(method.upper(), url, **arguments)
         call = await self._abegin(self._call(prepared, key, name))
         native: R = (await self._run(complete(call, self._budget, time.monotonic()))).native
         return native
-
-    async def post(
-        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
-    ) -> R:
-        return await self.request("POST", url, key=key, name=name, **arguments)
-
-    async def patch(
-        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
-    ) -> R:
-        return await self.request("PATCH", url, key=key, name=name, **arguments)
-
-    async def put(self, url: str, *, key: str | None = None, name: str = "", **arguments: Any) -> R:
-        return await self.request("PUT", url, key=key, name=name, **arguments)
-
-    async def delete(
-        self, url: str, *, key: str | None = None, name: str = "", **arguments: Any
-    ) -> R:
-        return await self.request("DELETE", url, key=key, name=name, **arguments)
 
     async def pending(self) -> list[JournaledCall]:
         """The calls without an answer, oldest first; ``held``: a process works on it now."""
         return await asyncio.to_thread(self.journal.pending)
 
     async def resume(self) -> list[Resumed[R]]:
-        """Send the pending calls that no process holds again, with their keys, one by one.
-
-        When the budget of one is spent, others to the same server are left for another time.
-        """
+        """Send the pending calls that no process holds again, with their keys, one by one."""
         done: list[Resumed[R]] = []
         entries = iter(await self.pending())
         while (call := await asyncio.to_thread(self._take, entries, done)) is not None:

@@ -16,20 +16,12 @@ R_co = TypeVar("R_co", covariant=True)
 _UNSET: Any = object()
 
 
-class _Builds(HasHeaders, Protocol):
+class _Sends(HasHeaders, Protocol[R_co]):
+    """A client of httpx or httpx2; ``send`` returns a response, or an awaitable of it."""
+
     def build_request(self, *args: Any, **kwargs: Any) -> Any: ...
 
-
-class _Sends(_Builds, Protocol[R_co]):
-    """An `httpx.Client` or an `httpx2.Client`."""
-
     def send(self, *args: Any, **kwargs: Any) -> R_co: ...
-
-
-class _AsyncSends(_Builds, Protocol[R_co]):
-    """An `httpx.AsyncClient` or an `httpx2.AsyncClient`."""
-
-    def send(self, *args: Any, **kwargs: Any) -> Awaitable[R_co]: ...
 
 
 class HttpxClient(SyncClient[_Sends[R], R], Generic[R]):
@@ -42,7 +34,7 @@ class HttpxClient(SyncClient[_Sends[R], R], Generic[R]):
         return _answer(self._http.send(_built(self._http, request), follow_redirects=False))
 
 
-class AsyncHttpxClient(AsyncClient[_AsyncSends[R], R], Generic[R]):
+class AsyncHttpxClient(AsyncClient[_Sends[Awaitable[R]], R], Generic[R]):
     """Calls through your own `httpx.AsyncClient`, with its authentication, proxies, time-outs."""
 
     async def _prepare(self, method: str, url: Any, **arguments: Any) -> PreparedRequest:
@@ -53,7 +45,7 @@ class AsyncHttpxClient(AsyncClient[_AsyncSends[R], R], Generic[R]):
 
 
 def _prepared(
-    http: _Builds,
+    http: _Sends[Any],
     method: str,
     url: Any,
     *,
@@ -81,7 +73,7 @@ def _prepared(
     return PreparedRequest(method, str(request.url), given, read, options)
 
 
-def _built(http: _Builds, given: PreparedRequest) -> Any:
+def _built(http: _Sends[Any], given: PreparedRequest) -> Any:
     built = http.build_request(
         given.method,
         given.url,

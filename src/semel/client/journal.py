@@ -26,7 +26,7 @@ from semel.client.model import CallAnswer, LogicalCall
 from semel.core.frozen import frozen, replace
 from semel.core.records import HeaderView, Request
 from semel.core.request.fingerprint import FingerprintRule, fingerprint
-from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
+from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 
 APPLICATION: Final = 0x53454D4A
 """SQLite's application_id: "SEMJ"."""
@@ -116,14 +116,9 @@ class CallJournal:
 
     def begin(self, call: LogicalCall) -> LogicalCall | JournaledCall:
         """Write the call, and hold it; or return the call that already has its key."""
-        columns = {
-            **_identity(call),
-            "omitted": json.dumps(call.omitted),
-            "headers": json.dumps(call.headers),
-            "body": call.body,
-        }
-        held = {"held_by": this_process(), "held_until": time.time() + LEASE}
-        for row in self._write("begin", **columns, **held, seal=_seal(columns, _REQUEST)):
+        omitted, headers = json.dumps(call.omitted), json.dumps(call.headers)
+        columns = {**_identity(call), "omitted": omitted, "headers": headers, "body": call.body}
+        for row in self._write("begin", **columns, **_hold(), seal=_seal(columns, _REQUEST)):
             return replace(call, row=row["id"])
         found = self._find(call)
         if found is None:
@@ -136,15 +131,13 @@ class CallJournal:
         if row is None or row["finished_at"] is not None or _is_held(row):
             return None
         seen = {"id": row["id"], "seen_by": row["held_by"], "seen_until": row["held_until"]}
-        held = {"held_by": this_process(), "held_until": time.time() + LEASE}
-        taken = self._write("take", **seen, **held)
+        taken = self._write("take", **seen, **_hold())
         return replace(_read_row(row).call, resumed=True) if taken else None
 
     def extend_hold(self, call: LogicalCall, seconds: float) -> None:
         """Hold the call for so many seconds and a lease more; never shortens a hold."""
         needed = time.time() + seconds + LEASE / 2
-        held = {"held_by": this_process(), "held_until": needed + LEASE / 2}
-        self._write("hold", id=call.row, needed=needed, **held)
+        self._write("hold", id=call.row, needed=needed, **_hold(seconds))
 
     def release(self, call: LogicalCall) -> None:
         """End this process's hold; the call stays pending."""
@@ -186,11 +179,8 @@ class CallJournal:
     @contextmanager
     def _using(self) -> Generator[sqlite3.Connection]:
         opened = self._open()
-        with opened.lock:
-            try:
-                yield opened.connection
-            except _ERRORS as error:
-                raise _mapped(error, self.path) from error
+        with opened.lock, _errors_mapped(self.path):
+            yield opened.connection
 
     def _open(self) -> _Opened:
         opened = self._opened
@@ -244,22 +234,23 @@ def _read_row(row: _Row) -> JournaledCall:
         raise StoreCorrupt(
             f"row {row['id']} of the journal is damaged; nothing of it is sent. Look at it by hand"
         )
+    copied = ("key", "name", "method", "url", "created_at", "status_url")
     call = LogicalCall(
-        key=row["key"],
-        name=row["name"],
-        method=row["method"],
-        url=row["url"],
+        **{name: row[name] for name in copied},
         headers=() if finished else tuple([(n, text) for n, text in json.loads(row["headers"])]),
         body=row["body"] or b"",
-        created_at=row["created_at"],
         omitted=() if finished else tuple(json.loads(row["omitted"])),
-        status_url=row["status_url"],
         row=row["id"],
     )
     if not finished:
         return JournaledCall(call, _is_held(row))
     kept = KeptAnswer(row["answer_status"], row["answer_size"], row["answer_body"])
     return JournaledCall(call, False, row["finished_at"], kept)
+
+
+def _hold(seconds: float = 0.0) -> dict[str, Any]:
+    """This process holds a call, for so many seconds and a lease more."""
+    return {"held_by": this_process(), "held_until": time.time() + seconds + LEASE}
 
 
 def _is_held(row: _Row) -> bool:
@@ -328,7 +319,7 @@ class _Opened:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         _make_private(path)
-        try:
+        with _errors_mapped(path):
             self.connection = sqlite3.connect(
                 path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
@@ -337,8 +328,6 @@ class _Opened:
             except BaseException:
                 self.connection.close()
                 raise
-        except _ERRORS as error:
-            raise _mapped(error, path) from error
 
     def _prepare(self, path: Path, deadline: float) -> None:
         """Set the file up, or check that it is a whole journal of this version."""
@@ -362,8 +351,6 @@ class _Opened:
 
 
 _INHERITED: list[_Opened] = []
-_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What the driver raises; the second if a damaged file puts odd bytes into its message."""
 
 
 @cache
@@ -428,10 +415,18 @@ def _damaged(path: Path) -> StoreCorrupt:
     )
 
 
-def _mapped(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreError:
-    """The error of semel for one of the driver; a damaged file is not an outage that passes."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-    # The driver's own errors have no code: it could not decode what SQLite gave it.
-    if code in (sqlite3.SQLITE_OK, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(path)
-    return StoreUnavailable(f"the journal {path} cannot be written or read: {error}")
+@contextmanager
+def _errors_mapped(path: Path) -> Generator[None]:
+    """Raise semel's error for one of the driver; a damaged file is not an outage that passes.
+
+    A damaged file may put odd bytes into the driver's message: then it is a UnicodeDecodeError.
+    """
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+        # The driver's own errors have no code: it could not decode what SQLite gave it.
+        if code in (sqlite3.SQLITE_OK, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(path) from error
+        said = f"the journal {path} cannot be written or read: {error}"
+        raise StoreUnavailable(said) from error
