@@ -95,8 +95,8 @@ def long_url(scheme: str, size: int) -> str:
 
 OF_A_ROW: tuple[Callable[[Any], object], ...] = (*(rows.case, rows.glimpse, rows.effect),)
 OF_ROWS: tuple[Callable[[Any], object], ...] = (
-    *(rows.record_and_now, rows.case_and_now, rows.answer_and_now, rows.time_and_now),
-    *(rows.effect_state, rows.now_in, rows.written, rows.recipe),
+    *(rows.record_and_now, rows.case_and_now, rows.ANSWER.only, rows.DUE.only),
+    *(rows.EFFECT_STATE.only, rows.now_in, rows.written, rows.RECIPE.only),
 )
 OF_REDIS: dict[str, Callable[[Any], object]] = {
     "written": lambda given: replies.written(NOBODY, given),

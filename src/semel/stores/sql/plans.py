@@ -110,7 +110,7 @@ def _read(op: ops.Read) -> Plan[ops.Found | ops.NoRecord]:
 
 def _fetch(op: ops.Fetch) -> Plan[ops.Fetched | ops.NoRecord]:
     params = {"identity": op.identity, "fence": op.fence}
-    answer, now = read.answer_and_now((yield Statement("fetch", params)))
+    now, answer = read.ANSWER.only((yield Statement("fetch", params)))
     return ops.NoRecord(now) if answer is None else ops.Fetched(answer)
 
 
@@ -252,7 +252,7 @@ def _register(op: ops.Register) -> Plan[ops.Registered | ops.Conflicting]:
         rows = yield Statement("read_recipe", {"route": op.route})
     if not rows:
         raise StoreUnavailable("the recipe vanished while it was compared", applied=False)
-    recorded, previous, alive_until, now = read.recipe(rows)
+    recorded, previous, alive_until, now = read.RECIPE.only(rows)
     if recorded != op.recipe:
         return ops.Conflicting(recorded, alive_until, now)
     return ops.Registered(previous, alive_until, now)
@@ -262,7 +262,7 @@ def _read_recipe(op: ops.ReadRecipe) -> Plan[ops.Recorded]:
     rows = yield Statement("read_recipe", {"route": exact(op.route)})
     if not rows:
         return ops.Recorded(None, None, None, (yield from clock_of(())))
-    return ops.Recorded(*read.recipe(rows))
+    return ops.Recorded(*read.RECIPE.only(rows))
 
 
 def _agree(op: ops.Agree) -> Plan[ops.Agreed]:
@@ -278,7 +278,7 @@ def _agree(op: ops.Agree) -> Plan[ops.Agreed]:
     rows = yield Statement("agree", params)
     if not rows:
         rows = yield Statement("read_terms", {"id": given.id})
-    said, now = read.terms_and_now(rows)
+    said, now = read.TERMS.only(rows)
     if said != given.text:
         raise StoreCorrupt("other terms are on record under the number of these")
     return ops.Agreed(now)

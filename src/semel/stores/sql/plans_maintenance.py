@@ -14,7 +14,7 @@ from semel.core.texts import exact, indexed, shown
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.options import whole
 from semel.stores.sql import rows as read
-from semel.stores.sql.rows import Rows, now_in, time_and_now
+from semel.stores.sql.rows import Rows, now_in
 from semel.stores.sql.statements import Plan, Statement, act_params, clock_of, names
 
 DUTIES: Final[Mapping[Work, str]] = {
@@ -60,9 +60,9 @@ def _due(op: ops.Due) -> Plan[ops.DueRecords]:
     if (known := op.known) is not None:
         which |= {"all": 0, "application": known.application, "names": names(known.routes)}
     # Asked first: what becomes due between the two statements is then listed or announced.
-    next_due, now = time_and_now((yield Statement("next_due", which)))
+    next_due, now = read.DUE.only((yield Statement("next_due", which)))
     rows = yield Statement("due", {**which, "limit": op.limit})
-    found = read.cases(rows)
+    found = tuple(map(read.case, rows))
     now = now_in(rows) if rows else now
     return ops.DueRecords(found, now, now if len(found) >= op.limit else next_due)
 
@@ -75,7 +75,7 @@ def _count_due(op: ops.CountDue) -> Plan[ops.Waiting]:
 def _browse(op: ops.Browse) -> Plan[ops.DueRecords]:
     params = {**_page(op), "names": names([*op.states]), "dead": int(op.dead)}
     rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
-    return ops.DueRecords(read.cases(rows), (yield from clock_of(rows)))
+    return ops.DueRecords(tuple(map(read.case, rows)), (yield from clock_of(rows)))
 
 
 def _scan(op: ops.Scan) -> Plan[ops.Scanned]:
@@ -151,7 +151,7 @@ def _lead(op: ops.Lead) -> Plan[ops.Led]:
     leading = bool(rows)
     if not rows:
         rows = yield Statement("read_leader", {"name": name})
-    until, now = time_and_now(rows)
+    until, now = read.DUE.only(rows)
     if until is None:
         raise StoreUnavailable("nobody leads, and yet nobody may", applied=False)
     return ops.Led(leading, until, now)
@@ -161,7 +161,7 @@ def _who_leads(op: ops.WhoLeads) -> Plan[ops.Leading]:
     rows = yield Statement("read_leader", {"name": indexed(op.name)})
     if not rows:
         return ops.Leading(None, (yield from clock_of(())))
-    return ops.Leading(*time_and_now(rows))
+    return ops.Leading(*read.DUE.only(rows))
 
 
 def _retire(op: ops.Retire) -> Plan[ops.Retired]:
@@ -201,19 +201,11 @@ def _enqueue(op: ops.Enqueue) -> Plan[ops.EffectWritten]:
     return _set("enqueue", params)
 
 
-def _renew_effects(op: ops.RenewEffects) -> Plan[ops.EffectWritten]:
-    return _set("renew_effects", {"fence": op.fence, "lease": op.lease})
-
-
-def _reseal_effect(op: ops.ResealEffect) -> Plan[ops.EffectWritten]:
-    return _set("reseal_effect", {"key": op.key, "old": op.old, "new": op.new})
-
-
 def _take_effects(op: ops.TakeEffects) -> Plan[ops.Effects]:
     wanted = {"names": names(op.names), "application": op.application}
     params = {**wanted, "limit": op.limit, "fence": op.fence, "lease": op.lease}
     # Asked first: what becomes due between the two statements is then taken or announced.
-    next_due, now = time_and_now((yield Statement("next_effect", wanted)))
+    next_due, now = read.DUE.only((yield Statement("next_effect", wanted)))
     rows = yield Statement("take_effects", params)
     taken = tuple([read.effect(row[1:]) for row in sorted(rows, key=lambda row: row[0])])
     now = now_in(rows) if rows else now
@@ -249,9 +241,10 @@ def _requeue(op: ops.Requeue) -> Plan[ops.EffectWritten]:
     return ops.EffectWritten(state == wanted, now)
 
 
-def _state_of(key: str) -> Plan[read.EffectState]:
-    """Of an effect that a write did not change: an earlier try did it, or another has it."""
-    return read.effect_state((yield Statement("read_effect", {"key": key})))
+def _state_of(key: str) -> Plan[list[Any]]:
+    """State, fence, end of the lease and the time, of an effect that a write did not change: an
+    earlier try did it, or another has it. No state: there is no such effect."""
+    return read.EFFECT_STATE.only((yield Statement("read_effect", {"key": key})))
 
 
 def _browse_effects(op: ops.BrowseEffects) -> Plan[ops.Effects]:
@@ -269,7 +262,7 @@ def _find_effect(op: ops.FindEffect) -> Plan[ops.Effects]:
 def _note_event(op: ops.NoteEvent) -> Plan[ops.Noted]:
     which = {"source": indexed(op.source), "event": indexed(op.event)}
     if op.keep is None:
-        count, now = time_and_now((yield Statement("read_event", which)))
+        count, now = read.DUE.only((yield Statement("read_event", which)))
         return ops.Noted(bool(count), now)
     rows = yield Statement("note", {**which, "keep": op.keep})
     return ops.Noted(not rows, (yield from clock_of(rows)))
@@ -292,8 +285,10 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.Retire: _retire,
     ops.Remark: _remark,
     ops.Enqueue: _enqueue,
-    ops.RenewEffects: _renew_effects,
-    ops.ResealEffect: _reseal_effect,
+    ops.RenewEffects: lambda op: _set("renew_effects", {"fence": op.fence, "lease": op.lease}),
+    ops.ResealEffect: lambda op: _set(
+        "reseal_effect", {"key": op.key, "old": op.old, "new": op.new}
+    ),
     ops.TakeEffects: _take_effects,
     ops.MarkDelivered: _mark_delivered,
     ops.MarkFailed: _mark_failed,
