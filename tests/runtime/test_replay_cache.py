@@ -26,8 +26,8 @@ from semel.core.operations.requests import Found, Read, Register
 from semel.core.policy import ietf, stripe
 from semel.core.records import Record, Request, Response, State
 from semel.errors import ConfigurationError, StoreCorrupt
-from semel.runtime import replay_cache
-from semel.runtime.replay_cache import LONGEST, ReplayCache, outlast, uptime
+from semel.runtime.leases import lease_clock
+from semel.runtime.replay_cache import LONGEST, ReplayCache, outlast
 from tests.core.world import SECOND, World, answered, call
 
 MINUTE = timedelta(minutes=1)
@@ -364,9 +364,11 @@ def test_a_record_is_held_without_the_bytes_it_was_decoded_from(process: Process
 
 
 SLEPT = 5000
-TELL = (
-    "import time; from semel.runtime.replay_cache import uptime; print(uptime() - time.monotonic())"
-)
+TELL = """
+import time
+from semel.runtime.leases import lease_clock
+print(lease_clock() - time.monotonic())
+"""
 APART = 1_000
 """Seconds between two looks at a clock: far more than a program that is not run for a while needs,
 and far less than was slept."""
@@ -375,10 +377,11 @@ and far less than was slept."""
 def test_the_clock_goes_on_while_the_machine_sleeps() -> None:
     """In a namespace whose machine has slept: that is all that tells the two clocks apart. This one
     may have slept as well."""
-    here = uptime() - time.monotonic()
+    here = lease_clock() - time.monotonic()
     asleep = ["unshare", "--user", "--map-root-user", "--fork", "--time", "--boottime", str(SLEPT)]
     if subprocess.run([*asleep, "true"], capture_output=True, check=False).returncode:
-        assert replay_cache._CLOCK == time.CLOCK_BOOTTIME  # no namespaces of time here
+        # No namespaces of time here.
+        assert getattr(lease_clock, "args", None) == (time.CLOCK_BOOTTIME,)
         return
     told = subprocess.run([*asleep, sys.executable, "-c", TELL], capture_output=True, check=True)
     assert abs(float(told.stdout) - here - SLEPT) < APART

@@ -25,10 +25,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Any, Final
 
 from semel.core.operations.requests import Applied, Claim, Renew, StoreOperation, Written
-from semel.core.records import Fence, Identity, Record, State
+from semel.core.records import Fence, Identity, State
 from semel.errors import StoreError
 from semel.log import log
 from semel.runtime.events import Events, short
@@ -44,14 +44,6 @@ _ABREAST: Final = 64
 """Renewals under way at once: as many as a store carries in one statement."""
 _ROUND: Final = 512
 """Renewals in one round: a lease that comes due meanwhile, and ends sooner, is in the next one."""
-_OVERRUN: Final = "the handler ran longer than max_run"
-_LOST: Final = "the lease was lost"
-
-
-class Severable(Protocol):
-    """A transaction, as far as it matters here."""
-
-    def sever(self, why: str) -> bool: ...
 
 
 class Lease:
@@ -62,16 +54,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_transaction",
-        "duration",
-        "ended",
-        "ends_at",
-        "fence",
-        "good_until",
-        "identity",
-        "lost",
-        "max_run",
-        "renew_at",
+        *("_transaction", "duration", "ended", "ends_at", "fence"),
+        *("good_until", "identity", "lost", "max_run", "renew_at"),
     )
 
     def __init__(
@@ -84,7 +68,7 @@ class Lease:
         self.lost = False
         self.ended: str | None = None
         """Why nobody looks after it any more: what is opened now would stay open."""
-        self._transaction: Severable | None = None
+        self._transaction: Any = None
         self.start(started)
 
     def start(self, now: float) -> None:
@@ -99,12 +83,12 @@ class Lease:
         self.renew_at = self.ends_at
 
     @property
-    def transaction(self) -> Severable | None:
+    def transaction(self) -> Any:
         """What the handler has open; it must not outlive the lease's end."""
         return self._transaction
 
     @transaction.setter
-    def transaction(self, opened: Severable | None) -> None:
+    def transaction(self, opened: Any) -> None:
         self._transaction = opened
         if opened is not None and self.ended is not None:
             opened.sever(self.ended)  # its end, seen by another thread, came just before
@@ -115,7 +99,7 @@ class Lease:
         if self._transaction is None:
             return True
         self.lost = True
-        return self._transaction.sever(why)
+        return bool(self._transaction.sever(why))
 
     def held(self, now: float) -> bool:
         """Whether the store still agrees, for all this process can know."""
@@ -140,8 +124,10 @@ class Leases:
         due = [lease for lease in list(self.held.values()) if lease.renew_at <= now]
         # First these: one of them may be what the store is waiting for.
         for lease in [lease for lease in due if lease.ends_at <= now]:
-            self._end(lease)
             due.remove(lease)
+            if lease.ended is None:
+                self._events.emit("lease.overrun", identity=short(lease.identity))
+            self._sever(lease, "the handler ran longer than max_run")
         due.sort(key=attrgetter("good_until"))
         # The first alone: where the store is out, one failure tells enough, the others wait.
         if due and self._renew(due[0], store):
@@ -173,12 +159,6 @@ class Leases:
         for thread in started:
             thread.join()
 
-    def _end(self, lease: Lease) -> None:
-        """Past ``max_run``: no key is held for ever."""
-        if lease.ended is None:
-            self._events.emit("lease.overrun", identity=short(lease.identity))
-        self._sever(lease, _OVERRUN)
-
     def _sever(self, lease: Lease, why: str) -> None:
         try:
             severed = lease.end(why)
@@ -191,11 +171,11 @@ class Leases:
             lease.renew_at = lease.ends_at = self._clock() + _SEVER_AGAIN
 
     def _renew(self, lease: Lease, store: Store) -> bool:
+        """One renewal; False when the store is out."""
         asked_at = self._clock()
+        op = Renew(lease.identity, lease.fence, int(lease.duration * 1_000_000))
         try:
-            reply = store.perform(
-                Renew(lease.identity, lease.fence, int(lease.duration * 1_000_000))
-            )
+            reply = store.perform(op)
         except Exception as error:  # also a wrong schema, or a bug: none may end the others' leases
             self._events.emit("store.error", error=error, during="renew", operation="Renew")
             lease.renew_at = self._clock() + lease.duration / _RETRY
@@ -204,17 +184,17 @@ class Leases:
             lease.good_until = asked_at + lease.duration
             lease.renew_at = asked_at + lease.duration / 3
             self._events.emit("lease.renewed", identity=short(lease.identity))
-        elif _is_completed_by(lease.fence, reply.record):
-            self.held.pop(lease.fence, None)  # while the renewal was on its way
+        elif (
+            (record := reply.record) is not None
+            and record.fence == lease.fence
+            and record.state is State.COMPLETED
+        ):
+            self.held.pop(lease.fence, None)  # completed while the renewal was on its way
         else:
             lease.lost = True
             self._events.emit("lease.lost", identity=short(lease.identity))
-            self._sever(lease, _LOST)
+            self._sever(lease, "the lease was lost")
         return True
-
-
-def _is_completed_by(fence: Fence, record: Record | None) -> bool:
-    return record is not None and record.fence == fence and record.state is State.COMPLETED
 
 
 # --- the clock that leases are counted by
@@ -296,10 +276,7 @@ class Keeper:
         self.leases.held.pop(lease.fence, None)
 
     def pursue(
-        self,
-        op: StoreOperation[Written],
-        claim: Claim | None = None,
-        seen: Fence | None = None,
+        self, op: StoreOperation[Written], claim: Claim | None = None, seen: Fence | None = None
     ) -> None:
         """Perform ``op``, after ``claim``, until it is acknowledged."""
         self._other_work.rouse(self.write_retries.add(op, claim, seen))
@@ -331,11 +308,7 @@ class RoundsThread:
     """A thread that does ``run_once``, sleeps until the time it returned, and does it again."""
 
     def __init__(
-        self,
-        name: str,
-        run_once: Callable[[], float],
-        clock: Callable[[], float],
-        events: Events,
+        self, name: str, run_once: Callable[[], float], clock: Callable[[], float], events: Events
     ) -> None:
         self._name = name
         self._run_once = run_once
@@ -367,7 +340,7 @@ class RoundsThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._rest():
+        while self._is_due():
             try:
                 again = self._run_once()
             except Exception as error:
@@ -377,14 +350,13 @@ class RoundsThread:
             with self._wake:
                 self.next_round = min(self.next_round, again)
 
-    def _rest(self) -> bool:
-        """Wait until the next round is due; False when it is time to end."""
+    def _is_due(self) -> bool:
+        """Wait until the next round; False when it is time to end."""
         with self._wake:
             while not self._stopping:
                 left = self.next_round - self.clock()
                 if left <= 0:
-                    # Cleared before the round, so that a request to come sooner made during it
-                    # is not lost.
+                    # Before the round: a request to come sooner, made during it, is not lost.
                     self.next_round = float("inf")
                     return True
                 self._wake.wait(None if left == float("inf") else left)

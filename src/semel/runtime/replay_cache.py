@@ -6,7 +6,6 @@ therefore seen by every process after ``window`` at the latest: whoever does it 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -20,6 +19,7 @@ from semel.core.operations.requests import Found
 from semel.core.records import Identity, Micros, State
 from semel.core.stored import snapshot
 from semel.errors import ConfigurationError, StoreError
+from semel.runtime.leases import lease_clock
 from semel.stores.base import Store, performer
 
 LONGEST: Final = timedelta(minutes=5)
@@ -34,14 +34,6 @@ _PAIR: Final = 176
 
 _DRIFT: Final = 1.002
 """Two clocks may go apart by a thousandth while both are being set right; twice that is safe."""
-
-
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def uptime() -> float:
-    """Seconds that do not stand still while the machine sleeps, where it can tell."""
-    return time.clock_gettime(_CLOCK)
 
 
 @frozen
@@ -61,7 +53,7 @@ class ReplayCache:
     """
 
     def __init__(
-        self, window: timedelta, room: int = ROOM, clock: Callable[[], float] = uptime
+        self, window: timedelta, room: int = ROOM, clock: Callable[[], float] = lease_clock
     ) -> None:
         if not isinstance(window, timedelta) or not timedelta(0) < window <= LONGEST:
             raise ConfigurationError(

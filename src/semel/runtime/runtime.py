@@ -23,7 +23,7 @@ from semel.core.policy import Policy, RoutePlan
 from semel.core.records import Identity
 from semel.core.terms import TermsId
 from semel.errors import ConfigurationError
-from semel.runtime.breaker import Breaker, Circuit
+from semel.runtime.breaker import Breaker
 from semel.runtime.events import Events
 from semel.runtime.leases import Keeper
 from semel.runtime.limits import Limiter, Limits
@@ -80,9 +80,11 @@ class Runtime:
         self.max_waiters = max_waiters
         self.keeper = Keeper(backend.blocking, events=events)
         """Renews leases, pursues writes, and looks after those who wait."""
-        self.breaker = Breaker(breaker, tell=_tell_breaker(events))
+        self.breaker = Breaker(breaker, tell=lambda now: events.emit("breaker", circuit=now))
         """Whether the store is worth asking."""
-        self.limiter = None if limits is None else Limiter(_checked(limits))
+        if limits is not None and not isinstance(limits, Limits):
+            raise ConfigurationError("limits= takes semel.Limits(...), or None")
+        self.limiter = None if limits is None else Limiter(limits)
         """What each tenant has asked for lately."""
         self.replays = None if replay_cache is None else ReplayCache(replay_cache)
         """Answers that may be repeated without asking the store."""
@@ -155,16 +157,6 @@ class Runtime:
 def recorded_as(application: str, label: str) -> str:
     """Under which name the settings of a route are on record."""
     return f"{application}:{label}" if application else label
-
-
-def _tell_breaker(events: Events) -> Callable[[Circuit], None]:
-    return lambda circuit: events.emit("breaker", circuit=circuit)
-
-
-def _checked(limits: Limits) -> Limits:
-    if not isinstance(limits, Limits):
-        raise ConfigurationError("limits= takes semel.Limits(...), or None")
-    return limits
 
 
 # ── one for each process ──────────────────────────────────────────────────────────────────────────

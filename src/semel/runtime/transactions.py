@@ -7,27 +7,17 @@ record, or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from semel.core.operations.handler import (
-    Apart,
-    Ascertain,
-    Begin,
-    Begun,
-    Commit,
-    Flush,
-    Occupied,
-    RollBack,
-    Save,
-    Undo,
-)
-from semel.core.operations.requests import FlowOperation, StoreOperation
+from semel.core import operations as ops
 from semel.core.records import Identity
 from semel.errors import ConfigurationError
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 
 if TYPE_CHECKING:
     import asyncio
+
+Opened = TypeVar("Opened", Transaction, AsyncTransaction)
 
 
 def transactional(backend: Backend) -> Transactional:
@@ -40,90 +30,82 @@ def transactional(backend: Backend) -> Transactional:
     return backend
 
 
-def _nobody_waits(identity: Identity) -> None:
-    """The default: nobody is told. Phases and look-ups need no more."""
-
-
-class _Transact:
+class _Transact(Generic[Opened]):
     """What both colours do alike. ``left`` is told of the end of every transaction; ``limit`` is
     how many seconds one may lie idle."""
 
     def __init__(
         self,
         backend: Backend,
-        left: Callable[[Identity], None] = _nobody_waits,
+        left: Callable[[Identity], None] | None = None,
         limit: float | None = None,
     ) -> None:
         self._backend = backend
         self._left = left
         self._limit = limit
         self._identity: Identity | None = None
-
-    def _leave(self) -> None:
-        identity, self._identity = self._identity, None
-        if identity is not None:
-            self._left(identity)
-
-
-class Transact(_Transact):
-    """Blocking."""
-
-    transaction: Transaction | None = None
-
-    def perform(self, op: FlowOperation[Any]) -> Any:
-        if isinstance(op, StoreOperation):
-            transaction = self.transaction
-            return (transaction or self._backend.blocking()).perform(op)
-        match op:
-            case Begin(identity):
-                return self._begin(identity)
-            case Ascertain(identity):
-                return transactional(self._backend).ascertain(identity)
-            case Apart(work):
-                return work()
-            case RollBack():
-                return self.end()
-            case Save():
-                return self._open.savepoint()
-            case Flush():
-                return self._open.flush()
-            case Undo():
-                return self._open.undo()
-            case Commit():
-                self._open.commit()
-                return self.end()
-            case _:
-                raise AssertionError(f"no way to perform {op!r}")
+        self.transaction: Opened | None = None
 
     @property
-    def _open(self) -> Transaction:
+    def _open(self) -> Opened:
         if self.transaction is None:
             raise AssertionError("no transaction is open")
         return self.transaction
 
-    def _begin(self, identity: Identity) -> Begun | Occupied:
-        backend = transactional(self._backend)
-        self.transaction = backend.begin(identity, self._limit)
-        if self.transaction is None:
-            return Occupied()
-        self._identity = identity
-        return Begun()
+    def _begun(self, identity: Identity, opened: Opened | None) -> ops.Begun | ops.Occupied:
+        if opened is None:
+            return ops.Occupied()
+        self.transaction, self._identity = opened, identity
+        return ops.Begun()
+
+    def _ended(self) -> None:
+        identity, self._identity = self._identity, None
+        if identity is not None and self._left is not None:
+            self._left(identity)
+
+
+class Transact(_Transact[Transaction]):
+    """Blocking."""
+
+    def perform(self, op: ops.FlowOperation[Any]) -> Any:
+        if isinstance(op, ops.StoreOperation):
+            return (self.transaction or self._backend.blocking()).perform(op)
+        match op:
+            case ops.Begin(identity):
+                opened = transactional(self._backend).begin(identity, self._limit)
+                return self._begun(identity, opened)
+            case ops.Ascertain(identity):
+                return transactional(self._backend).ascertain(identity)
+            case ops.Apart(work):
+                return work()
+            case ops.RollBack():
+                return self.end()
+            case ops.Save():
+                return self._open.savepoint()
+            case ops.Flush():
+                return self._open.flush()
+            case ops.Undo():
+                return self._open.undo()
+            case ops.Commit():
+                self._open.commit()
+                return self.end()
+            case _:
+                raise AssertionError(f"no way to perform {op!r}")
 
     def end(self) -> None:
         """Roll back what is open, if anything is."""
         transaction, self.transaction = self.transaction, None
         if transaction is not None:
             transaction.roll_back()
-        self._leave()
+        self._ended()
 
 
-class AsyncTransact(_Transact):
+class AsyncTransact(_Transact[AsyncTransaction]):
     """Awaited."""
 
-    transaction: AsyncTransaction | None = None
-    _last: tuple[FlowOperation[Any], asyncio.Task[Any]] | None = None
+    _last: tuple[ops.FlowOperation[Any], asyncio.Task[Any]] | None = None
 
-    async def perform(self, op: FlowOperation[Any]) -> Any:
+    async def perform(self, op: ops.FlowOperation[Any]) -> Any:
         """Perform ``op``. A finishing one is a task of its own, which its caller's cancellation
         does not end. Asked for again, it is the same task: two would share the connection."""
         if not op.finishing:
@@ -140,50 +122,36 @@ class AsyncTransact(_Transact):
         self._last = None
         return reply
 
-    async def _perform(self, op: FlowOperation[Any]) -> Any:
-        if isinstance(op, StoreOperation):
-            transaction = self.transaction
-            return await (transaction or self._backend.awaited()).perform(op)
+    async def _perform(self, op: ops.FlowOperation[Any]) -> Any:
+        if isinstance(op, ops.StoreOperation):
+            return await (self.transaction or self._backend.awaited()).perform(op)
         match op:
-            case Begin(identity):
-                return await self._begin(identity)
-            case Ascertain(identity):
+            case ops.Begin(identity):
+                opened = await transactional(self._backend).abegin(identity, self._limit)
+                return self._begun(identity, opened)
+            case ops.Ascertain(identity):
                 return await transactional(self._backend).aascertain(identity)
-            case Apart(work):
+            case ops.Apart(work):
                 from asyncio import to_thread
 
                 return await to_thread(work)
-            case RollBack():
+            case ops.RollBack():
                 return await self.end()
-            case Save():
+            case ops.Save():
                 return await self._open.savepoint()
-            case Flush():
+            case ops.Flush():
                 return await self._open.flush()
-            case Undo():
+            case ops.Undo():
                 return await self._open.undo()
-            case Commit():
+            case ops.Commit():
                 await self._open.commit()
                 return await self.end()
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
-
-    @property
-    def _open(self) -> AsyncTransaction:
-        if self.transaction is None:
-            raise AssertionError("no transaction is open")
-        return self.transaction
-
-    async def _begin(self, identity: Identity) -> Begun | Occupied:
-        backend = transactional(self._backend)
-        self.transaction = await backend.abegin(identity, self._limit)
-        if self.transaction is None:
-            return Occupied()
-        self._identity = identity
-        return Begun()
 
     async def end(self) -> None:
         """Roll back what is open, if anything is."""
         transaction, self.transaction = self.transaction, None
         if transaction is not None:
             await transaction.roll_back()
-        self._leave()
+        self._ended()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from semel.backoff import jitter
@@ -72,12 +73,6 @@ class _Watch:
         self.threads: list[_Slot] = []
         self.tasks: Tasks = {}
 
-    def deserted(self) -> bool:
-        waiting = any(not slot.done() for slot in self.threads)
-        return not waiting and not any(
-            not slot.done() for slots in self.tasks.values() for slot in slots
-        )
-
 
 class Waiters:
     """All requests of this process that wait for another one with their key."""
@@ -111,7 +106,7 @@ class Waiters:
         with self._lock:
             self._watch(identity, fence).tasks.setdefault(loop, []).append(slot)
         self._rouse(self._clock() + _FIRST)
-        timer = loop.call_later(patience / 1_000_000, _resolve, slot, Unwoken())
+        timer = loop.call_later(patience / 1_000_000, _wake_tasks, [slot], Unwoken())
         try:
             return await slot
         finally:
@@ -172,7 +167,8 @@ class Waiters:
 
     def _later(self, watch: _Watch) -> None:
         with self._lock:
-            if watch.deserted():
+            tasks = chain.from_iterable(watch.tasks.values())
+            if all(each.done() for each in watch.threads) and all(each.done() for each in tasks):
                 self.watches.pop(watch.identity, None)
             watch.due = self._clock() + watch.pause * jitter()
             watch.pause = min(_LONGEST, watch.pause * _GROWTH)
@@ -198,13 +194,8 @@ def _elect(wake: Wake) -> Wake:
     return Woken(wake.record, wake.now, elected=True) if isinstance(wake, Woken) else wake
 
 
-def _wake_tasks(slots: list[asyncio.Future[Wake]], wake: Wake, electing: bool) -> None:
+def _wake_tasks(slots: list[asyncio.Future[Wake]], wake: Wake, electing: bool = False) -> None:
     for slot in slots:
         if not slot.done():
             slot.set_result(_elect(wake) if electing else wake)
             electing = False
-
-
-def _resolve(slot: asyncio.Future[Wake], wake: Wake) -> None:
-    if not slot.done():
-        slot.set_result(wake)

@@ -26,26 +26,16 @@ _FIRST, _LONGEST = 0.1, 5.0
 
 
 class _Retry:
-    __slots__ = ("attempt", "claim", "due", "give_up_at", "op", "seen")
+    __slots__ = ("attempt", "claim", "due", "give_up_at", "op", "seen", "tells_outcome")
 
     def __init__(
-        self,
-        op: StoreOperation[Written],
-        claim: Claim | None,
-        seen: Fence | None,
-        due: float,
+        self, op: StoreOperation[Written], claim: Claim | None, seen: Fence | None, due: float
     ) -> None:
-        self.op = op
-        self.claim = claim
-        self.seen = seen
-        self.due = due
-        self.give_up_at = due + _HORIZON
+        self.op, self.claim, self.seen = op, claim, seen
+        self.due, self.give_up_at = due, due + _HORIZON
         self.attempt = 0
-
-    @property
-    def tells_outcome(self) -> bool:
+        self.tells_outcome = isinstance(op, Complete) or claim is not None
         """Whether its loss is reported. Of other writes the lapse of the lease does the work."""
-        return isinstance(self.op, Complete) or self.claim is not None
 
 
 class WriteRetries:
@@ -61,10 +51,7 @@ class WriteRetries:
         return len(self._queue)
 
     def add(
-        self,
-        op: StoreOperation[Written],
-        claim: Claim | None = None,
-        seen: Fence | None = None,
+        self, op: StoreOperation[Written], claim: Claim | None = None, seen: Fence | None = None
     ) -> float:
         """Add a write, and the claim it needs first; returns when it is due.
 
@@ -75,7 +62,8 @@ class WriteRetries:
         with self._lock:
             if len(self._queue) >= _LIMIT:
                 self._queue.popleft()
-                self._lost("too many unacknowledged writes, the oldest is given up")
+                why = "too many unacknowledged writes, the oldest is given up"
+                self._events.emit("write.lost", why=why)
             self._queue.append(_Retry(op, claim, seen, now))
         return now
 
@@ -114,9 +102,7 @@ class WriteRetries:
         if isinstance(reply, Applied):
             self._drop(item)
         elif reply.record is not None and reply.record.fence != item.seen:
-            self._drop(item)
-            if item.tells_outcome:
-                self._lost("an outcome came too late to be recorded; see the record's own")
+            self._drop(item, "an outcome came too late to be recorded; see the record's own")
         else:
             # What it takes back may still be on its way: look again until it can no longer be.
             self._again(item)
@@ -128,13 +114,10 @@ class WriteRetries:
         pause = min(_LONGEST, _FIRST * 2 ** min(item.attempt, 10))
         item.due = now + pause * jitter()
         if now >= item.give_up_at:
-            self._drop(item)
-            if item.tells_outcome:
-                self._lost("an outcome could not be recorded in time")
+            self._drop(item, "an outcome could not be recorded in time")
 
-    def _lost(self, why: str) -> None:
-        self._events.emit("write.lost", why=why)
-
-    def _drop(self, item: _Retry) -> None:
+    def _drop(self, item: _Retry, why_lost: str | None = None) -> None:
         with self._lock, contextlib.suppress(ValueError):  # it may have made room for another
             self._queue.remove(item)
+        if why_lost is not None and item.tells_outcome:
+            self._events.emit("write.lost", why=why_lost)
