@@ -122,10 +122,6 @@ Body: TypeAlias = bytes | SpooledBody
 """The body of a request: bytes, unless it is large."""
 
 
-def whole(body: Body) -> bytes:
-    return body if isinstance(body, bytes) else body.whole()
-
-
 def size_of(body: Body) -> int:
     return len(body) if isinstance(body, bytes) else body.size
 

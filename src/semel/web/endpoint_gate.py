@@ -115,12 +115,16 @@ def gated(endpoint: Callable[..., Any], turned_back: Callable[[int], Any]) -> Ca
     while isinstance(kind, functools.partial):
         kind = kind.func  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     kind = inspect.unwrap(kind)
-    if inspect.isasyncgenfunction(kind):
-        wrapped = _gated_generator(endpoint, _async_items)
-    elif inspect.isgeneratorfunction(kind):
-        wrapped = _gated_generator(endpoint, _items)
-    else:
-        wrapped = _gated_function(endpoint, turned_back)
+    is_async = inspect.isasyncgenfunction(kind)
+
+    def begun(**named: Any) -> Any:
+        gate = _gate.get()
+        if gate is not None:
+            gate.called = True
+        return (_async_items if is_async else _items)(endpoint, gate, named)
+
+    generates = is_async or inspect.isgeneratorfunction(kind)
+    wrapped = begun if generates else _gated_function(endpoint, turned_back)
     wrapped = functools.wraps(endpoint)(wrapped)
     setattr(wrapped, _GATED, True)
     return wrapped
@@ -150,16 +154,6 @@ def _gated_function(
         arguments = _entered(verdict, named)
         with watched():
             return endpoint(*given, **arguments)
-
-    return called
-
-
-def _gated_generator(endpoint: Callable[..., Any], items: Callable[..., Any]) -> Callable[..., Any]:
-    def called(**named: Any) -> Any:
-        gate = _gate.get()
-        if gate is not None:
-            gate.called = True
-        return items(endpoint, gate, named)
 
     return called
 

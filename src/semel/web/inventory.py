@@ -153,7 +153,11 @@ def entries(app: Any, at: _Position = _Position()) -> Iterator[RouteEntry]:  # n
         elif hasattr(app, "url_map") and hasattr(app, "wsgi_app"):
             reader = _flask_wrapped
         elif hasattr(app, "_middleware_chain"):
-            reader = _django
+            # All routes of the project: a handler of Django has none of its own.
+            from semel.frameworks.django.routes import routes as django_routes
+
+            yield from django_routes(at.guard, at.path)
+            return
         elif hasattr(getattr(app, "routes", None), "__iter__"):
             reader = _starlette
         if reader is not None:
@@ -278,13 +282,6 @@ def _flask(app: Any, at: _Position) -> Iterator[RouteEntry]:
         endpoint = view if hasattr(view, TAG) else getattr(view, "view_class", view)
         for method in _methods(rule.methods, endpoint):
             yield at.entry(method, routes.rule_path(rule), endpoint)
-
-
-def _django(app: Any, at: _Position) -> Iterator[RouteEntry]:
-    """All routes of the project: a handler of Django has none of its own."""
-    from semel.frameworks.django.routes import routes as django_routes
-
-    yield from django_routes(at.guard, at.path)
 
 
 # ── tagged routes that no key protects ────────────────────────────────────────────────────────────

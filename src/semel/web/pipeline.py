@@ -22,7 +22,7 @@ from semel.log import log
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import protected
 from semel.runtime.operation import Run, current_run
-from semel.web.body import Body, whole
+from semel.web.body import Body
 from semel.web.exchange import WebExchange, shaped
 from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.inventory import KnownRoutes
@@ -223,7 +223,7 @@ def _identity(name: str) -> Identity | None:
 
 
 def _stored(ex: WebExchange, place: Place) -> bytes:
-    request, policy = ex.request, ex.policy
+    request, policy, body = ex.request, ex.policy, ex.body
     principal = ex.tenant if policy.principal is None else policy.principal(request)
     return encode(
         StoredRequest(
@@ -232,7 +232,7 @@ def _stored(ex: WebExchange, place: Place) -> bytes:
             path=beneath(request.escaped, place.root) or place.below,
             query=request.query,
             headers=carried(request.headers, tuple(policy.carry)),
-            body=whole(ex.body),
+            body=body if isinstance(body, bytes) else body.whole(),
             key=ex.sent,
             principal=principal,
             scheme=_scheme(request.raw),

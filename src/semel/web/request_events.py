@@ -30,13 +30,7 @@ _clock: Final = time.perf_counter
 FAILED: Final = frozenset((Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE))
 
 _RAN: Final = frozenset(
-    (
-        Outcome.EXECUTED,
-        Outcome.ACCEPTED,
-        Outcome.RELEASED,
-        Outcome.SUSPENDED,
-        Outcome.NOT_DURABLE,
-    )
+    (Outcome.EXECUTED, Outcome.ACCEPTED, Outcome.RELEASED, Outcome.SUSPENDED, Outcome.NOT_DURABLE)
 )
 _RESERVED: Final = {
     Outcome.REPLAYED: "replay",
@@ -89,15 +83,11 @@ class Account:
                 "store.error", level=NONE, error=reply, during="exchange", operation=name
             )
         elif isinstance(reply, Applied) and isinstance(op, Retake | Resume | Lapse):
-            self._met(op, reply)
-
-    def _met(self, op: Retake | Resume | Lapse, reply: Applied) -> None:
-        """A record that somebody held before."""
-        self.again = self.again or not isinstance(op, Lapse)
-        if not isinstance(op, Retake):
-            self._events.emit("lapse", count=1, by="request")
-        if isinstance(op, Lapse) and reply.state is State.UNKNOWN:
-            self._events.emit("doubt", count=1, why="lapsed")
+            self.again = self.again or not isinstance(op, Lapse)
+            if not isinstance(op, Retake):
+                self._events.emit("lapse", count=1, by="request")
+            if isinstance(op, Lapse) and reply.state is State.UNKNOWN:
+                self._events.emit("doubt", count=1, why="lapsed")
 
     def handler(self, seconds: float) -> None:
         """The application has run for so long."""
@@ -132,6 +122,7 @@ def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
         status = account.status
     identity = getattr(ex, "identity", None)  # none, where it could not be made
     which = None if identity is None else short(identity)
+    by = "once" if ex.request.method == ONCE else "client"
     events.emit(
         "exchange",
         level=level,
@@ -145,7 +136,7 @@ def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
         replayed=outcome is Outcome.REPLAYED,
         from_memory=at_once and outcome in _RESERVED,
         lost_fence=answer.zombie,
-        by=_by(ex),
+        by=by if ex.worker is None else "worker",
         identity=which,
         key=mask(ex.key),
         status=status,
@@ -167,12 +158,6 @@ def _reserved(ex: WebExchange, outcome: Outcome) -> str | None:
     return _RESERVED.get(outcome)
 
 
-def _by(ex: WebExchange) -> str:
-    if ex.worker is not None:
-        return "worker"
-    return "once" if ex.request.method == ONCE else "client"
-
-
 def _level(answer: Answer, at_once: bool) -> int:
     """Whether an operator should see a line about it."""
     if answer.outcome in FAILED:
@@ -183,6 +168,10 @@ def _level(answer: Answer, at_once: bool) -> int:
     return ERROR if ours or on_replay else NONE
 
 
+_noted: set[type[Exception]] = set()
+"""What ``tenant=`` or ``session=`` has raised for callers who are not authenticated."""
+
+
 def tell_refusal(events: Events, refused: Refusal, policy: Policy, method: str, label: str) -> None:
     """A request was turned away at the door; loud where that is the operator's own code."""
     error = refused.error
@@ -190,7 +179,15 @@ def tell_refusal(events: Events, refused: Refusal, policy: Policy, method: str, 
         return
     code = refused.response.problem.code
     if error is not None and code == "tenant-missing":
-        _note_nobody(error, label)
+        # Callers without a name are no news; that ``tenant=`` raises for them is, once.
+        if type(error) not in _noted:
+            _noted.add(type(error))
+            log.warning(
+                "semel: tenant= or session= raised %s at %s, which is taken for a caller who is "
+                "not authenticated (told once): return None for those",
+                type(error).__name__,
+                label,
+            )
         error = None
     events.emit(
         "refusal",
@@ -202,18 +199,3 @@ def tell_refusal(events: Events, refused: Refusal, policy: Policy, method: str, 
         method=method,
         policy=policy.name,
     )
-
-
-_noted: set[type[Exception]] = set()
-
-
-def _note_nobody(error: Exception, label: str) -> None:
-    """Callers without a name are no news; that ``tenant=`` raises for them is, once."""
-    if type(error) not in _noted:
-        _noted.add(type(error))
-        log.warning(
-            "semel: tenant= or session= raised %s at %s, which is taken for a caller who is not "
-            "authenticated (told once): return None for those",
-            type(error).__name__,
-            label,
-        )

@@ -155,7 +155,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
         with watched():
             return endpoint(*given, **named)
 
-    if not _is_function(endpoint):
+    if not (isinstance(endpoint, functools.partial) or inspect.isroutine(endpoint)):
         # An object that is called, such as an ASGI application: frameworks tell it from a function.
         return _AsyncObject(endpoint, awaited) if is_async(endpoint) else _Object(endpoint, begun)
     wrapper = called
@@ -164,12 +164,6 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
     elif inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
         wrapper = begun
     return functools.wraps(endpoint)(wrapper)
-
-
-def _is_function(endpoint: Any) -> bool:
-    from inspect import isroutine
-
-    return isinstance(endpoint, functools.partial) or isroutine(endpoint)
 
 
 class _Object:

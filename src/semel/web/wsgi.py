@@ -92,7 +92,7 @@ class WsgiExchange(BlockingExchange):
     __slots__ = (
         *("_app", "_environ", "_start_response"),
         *("_buffered", "_behind", "_by_router", "_error", "_headers", "_iterable"),
-        *("_raised", "_reader", "_rest", "_status_line"),
+        *("_raised", "_reader", "_rest", "_status", "_status_line"),
     )
 
     def respond(
@@ -102,7 +102,7 @@ class WsgiExchange(BlockingExchange):
         self._app = app
         self._environ = environ
         self._start_response = start_response
-        self._status_line = ""
+        self._status, self._status_line = 0, ""
         self._headers: Headers = ()
         self._buffered = SpooledBody()
         self._iterable: Iterable[bytes] = ()
@@ -121,10 +121,6 @@ class WsgiExchange(BlockingExchange):
             raise
         finally:
             self.end()
-
-    @property
-    def _status(self) -> int:
-        return int(self._status_line[:3]) if self._status_line else 0
 
     def call(self) -> ops.HandlerOutcome:
         """Call the application with what was read of the request."""
@@ -170,6 +166,7 @@ class WsgiExchange(BlockingExchange):
         except Exception:
             self.run.returned = True
             raise
+        self._status = int(status[:3])
         error = exc_info[1] if exc_info else None
         self._behind = error or self.run.error_behind(self._status)
         self._raised = error is not None or self.run.has_raised(self._status)
