@@ -22,7 +22,7 @@ from semel.core.exchange.problems import ProblemResponse, in_shape
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow, run
 from semel.core.frozen import replace
-from semel.core.records import Response
+from semel.core.records import Request, Response
 from semel.core.request.keys import STRONG_KEY_LENGTH, looks_like_personal_data, mask
 from semel.core.unknown.settlement import ONCE
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
@@ -36,7 +36,6 @@ from semel.web.request_events import Account
 
 if TYPE_CHECKING:
     from semel.core.policy import RoutePlan
-    from semel.core.records import Request
     from semel.runtime.events import Events
     from semel.runtime.runtime import Runtime
     from semel.web.body import Body
@@ -115,18 +114,11 @@ class WebExchange(Exchange):
         if self.account is not None:
             self._run_at = request_events.now()
         runtime, plan, policy, key = self.runtime, self.plan, self.policy, self.key
+        backend, probes, made = runtime.backend, runtime.probes, entry.created_at
         lease = self.lease = Lease(
             self.identity, self.fence, self._asked_at, policy.lease_seconds, policy.max_run_seconds
         )
-        self.run = Run(
-            runtime.backend,
-            runtime.probes,
-            plan,
-            self.origin,
-            lease,
-            self.journal,
-            entry.created_at,
-        )
+        self.run = Run(backend, probes, plan, self.origin, lease, self.journal, made)
         self.has_run = True
         if policy.mode == "atomic":
             self.run.transaction = self.transaction()

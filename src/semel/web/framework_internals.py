@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, Final
 
@@ -88,9 +88,9 @@ def _names(code: CodeType | None, name: str) -> bool:
 def watch_app(app: Any) -> None:
     """Hook the application inside of what is guarded, by the packages of its class."""
     for layer in layers(app):
-        kinds = packages_of(layer)
-        for package, watch in _WATCHES.items():
-            if package in kinds and not watch(layer) and package not in _warned:
+        for package in packages_of(layer) & {*_HOOKED, "cherrypy"}:
+            seen = _watch_cherrypy() if package == "cherrypy" else _hook(layer, package)
+            if not seen and package not in _warned:
                 _warned.add(package)
                 log.warning(
                     "semel: this version of %s is not known: it answers 500 to any exception, and "
@@ -102,34 +102,6 @@ def watch_app(app: Any) -> None:
 
 
 _warned: set[str] = set()
-
-
-def _hook(owner: Any, name: str, wrap: Callable[[Any], Any]) -> bool:
-    """Put what ``wrap`` makes of a method in its place, once; False if there is no such method."""
-    plain: Any = getattr(owner, name, None)
-    if plain is not None and not hasattr(plain, _WATCHED):
-        setattr(owner, name, wrap(plain))
-    return plain is not None
-
-
-def _watch_flask(flask: Any) -> bool:
-    """Flask and Quart: hook what answers the view's exceptions, and what calls the view."""
-    answers = _hook(flask, "handle_user_exception", _noting)
-    return answers and _hook(flask, "dispatch_request", _watched)
-
-
-def _watch_falcon(falcon: Any) -> bool:
-    """Falcon (read in 4.4): one method gets every exception and finds its handler.
-
-    It is hooked on the class, because instances have slots.
-    """
-    kind: Any = next((it for it in type(falcon).__mro__ if "_handle_exception" in vars(it)), None)
-    return _hook(kind, "_handle_exception", _noting)
-
-
-def _watch_blacksheep(blacksheep: Any) -> bool:
-    """BlackSheep (read in 2.6): one method gets every exception of a handler."""
-    return _hook(blacksheep, "handle_request_handler_exception", _noting)
 
 
 def _noting(plain: Any) -> Any:
@@ -146,7 +118,7 @@ def _noting(plain: Any) -> Any:
     return answer
 
 
-def _watch_cherrypy(_: Any) -> bool:
+def _watch_cherrypy() -> bool:
     """CherryPy: two of its hooks run where exceptions are answered, unexpected ones and its own."""
     cherrypy: Any = sys.modules.get("cherrypy")
     if cherrypy is None:
@@ -160,15 +132,6 @@ def _watch_cherrypy(_: Any) -> bool:
     for hook in ("before_error_response", "before_finalize"):
         cherrypy.config.update({f"hooks.{hook}.semel": note_handled})
     return True
-
-
-_WATCHES: Final = {
-    "flask": _watch_flask,  # a base of Quart's, too
-    "falcon": _watch_falcon,
-    "blacksheep": _watch_blacksheep,
-    "cherrypy": _watch_cherrypy,
-}
-"""By the package that an application's class, or one of its bases, comes from."""
 
 
 def _watched(plain: Any, *, whole: bool = True) -> Any:
@@ -185,3 +148,29 @@ def _watched(plain: Any, *, whole: bool = True) -> Any:
     made = functools.wraps(plain)(awaited if is_async(plain) else called)
     setattr(made, _WATCHED, True)
     return made
+
+
+_HOOKED: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = {
+    "flask": {"handle_user_exception": _noting, "dispatch_request": _watched},
+    "falcon": {"_handle_exception": _noting},
+    "blacksheep": {"handle_request_handler_exception": _noting},
+}
+"""Methods that answer the exceptions of views, and Flask's that calls the view.
+
+By the package of an application's class, or of one of its bases: Flask's is one of Quart's. Read in
+Falcon 4.4 and BlackSheep 2.6.
+"""
+
+
+def _hook(app: Any, package: str) -> bool:
+    """Hook these methods, once; False if there is no such method."""
+    for name, wrap in _HOOKED[package].items():
+        owner = app
+        if package == "falcon":  # on the class, because instances have slots
+            owner = next((it for it in type(app).__mro__ if name in vars(it)), None)
+        plain: Any = getattr(owner, name, None)
+        if plain is None:
+            return False
+        if not hasattr(plain, _WATCHED):
+            setattr(owner, name, wrap(plain))
+    return True

@@ -273,15 +273,12 @@ def spoken(answer: Answer) -> Response | None:
     return answer.response
 
 
-_TELL_OF_EXCEPTIONS: Final = ("flask.signals", "quart.signals", "django.core.signals")
-
-
 def _watch_frameworks(app: Any) -> bool:
     """Hear of exceptions from frameworks that answer them after their ``except`` block.
 
     And of endpoints that return; False where that cannot be told.
     """
-    for name in _TELL_OF_EXCEPTIONS:
+    for name in ("flask.signals", "quart.signals", "django.core.signals"):
         signals: Any = sys.modules.get(name)
         if signals is not None:
             signals.got_request_exception.connect(_note_exception)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.core import operations as ops
 from semel.core.exchange.admit import Refusal
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.settle import KeepFailed, NeverAwaited
-from semel.core.operations.handler import Apart, Await, Pause, Pursue, Render
-from semel.core.operations.requests import Applied, FlowOperation, Lapse, Resume, Retake
 from semel.core.policy import Policy
 from semel.core.records import State
 from semel.core.request.keys import mask
@@ -43,12 +42,12 @@ _RESERVED: Final = {
 """What came of the try to reserve a key for which nothing was run."""
 
 _HANDLER, _WAITING, _STORE, _NOTHING = range(4)
-_PARTS: Final[dict[type[FlowOperation[Any]], int]] = {
-    Render: _HANDLER,
-    Await: _WAITING,
-    Pause: _WAITING,
-    Apart: _NOTHING,
-    Pursue: _NOTHING,
+_PARTS: Final[dict[type[ops.FlowOperation[Any]], int]] = {
+    ops.Render: _HANDLER,
+    ops.Await: _WAITING,
+    ops.Pause: _WAITING,
+    ops.Apart: _NOTHING,
+    ops.Pursue: _NOTHING,
 }
 """What the time of an operation is spent on; all others ask the store."""
 
@@ -69,7 +68,7 @@ class Account:
         self.status: int | None = None
         """That of an answer whose body flowed past."""
 
-    def saw(self, op: FlowOperation[Any], reply: Any, asked: float) -> None:
+    def saw(self, op: ops.FlowOperation[Any], reply: Any, asked: float) -> None:
         """An operation was performed, or raised ``reply``."""
         part = _PARTS.get(type(op), _STORE)
         self._spent[part] += _clock() - asked
@@ -78,15 +77,13 @@ class Account:
         self._operations += 1
         if isinstance(reply, StoreError):
             # No line of the log: that of the exchange tells whether it mattered.
-            name = type(op).__name__
-            self._events.emit(
-                "store.error", level=NONE, error=reply, during="exchange", operation=name
-            )
-        elif isinstance(reply, Applied) and isinstance(op, Retake | Resume | Lapse):
-            self.again = self.again or not isinstance(op, Lapse)
-            if not isinstance(op, Retake):
+            where = {"during": "exchange", "operation": type(op).__name__}
+            self._events.emit("store.error", level=NONE, error=reply, **where)
+        elif isinstance(reply, ops.Applied) and isinstance(op, ops.Retake | ops.Resume | ops.Lapse):
+            self.again = self.again or not isinstance(op, ops.Lapse)
+            if not isinstance(op, ops.Retake):
                 self._events.emit("lapse", count=1, by="request")
-            if isinstance(op, Lapse) and reply.state is State.UNKNOWN:
+            if isinstance(op, ops.Lapse) and reply.state is State.UNKNOWN:
                 self._events.emit("doubt", count=1, why="lapsed")
 
     def handler(self, seconds: float) -> None:

@@ -295,13 +295,6 @@ def litestar_handler(app: Any, scope: Mapping[str, Any]) -> Any:
         return None  # no route, another method: Litestar answers that itself
 
 
-def litestar_handlers(app: Any) -> Iterator[Any]:
-    """All handlers of a Litestar application."""
-    for route in app.routes:
-        handlers: Mapping[str, Any] = getattr(route, "route_handler_map", None) or {}
-        yield from map(handler_in, handlers.values())
-
-
 def handler_in(entry: Any) -> Any:
     """Litestar 2 keeps a handler beside the model of its arguments."""
     return entry[0] if hasattr(entry, "__getitem__") else entry
