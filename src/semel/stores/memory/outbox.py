@@ -17,41 +17,6 @@ Answers: TypeAlias = dict[type[ops.StoreOperation[Any]], Callable[[Any, Micros],
 """What performs each kind of operation: it takes the operation and the time."""
 
 
-class AuditLog:
-    """What operators and programs did to records and effects, oldest first."""
-
-    def __init__(self) -> None:
-        self._entries: list[ops.AuditEntry] = []
-
-    def note(
-        self,
-        verb: ops.Verb,
-        act: ops.Act,
-        now: Micros,
-        *,
-        identity: Identity | None = None,
-        subject: str | None = None,
-        states: tuple[str | None, str | None] = (None, None),
-    ) -> None:
-        """Append an entry. ``states``: of the record or effect, before and after."""
-        place = str(len(self._entries) + 1)
-        by, reason = shown(act.by), shown(act.reason)
-        entry = ops.AuditEntry(place, now, verb.value, by, reason, identity, subject, *states)
-        self._entries.append(entry)
-
-    def remark(self, op: ops.Remark, now: Micros) -> ops.Remarked:
-        self.note(op.verb, op.act, now, subject=shown(op.subject))
-        return ops.Remarked(now)
-
-    def browse(self, op: ops.BrowseAudit, now: Micros) -> ops.AuditEntries:
-        """A page of entries, newest first, before the place ``op.before``."""
-        place = len(self._entries) + 1 if op.before is None else whole(op.before)
-        if place is None:
-            raise ConfigurationError("this is no place in the audit of this store")
-        end = max(0, place - 1)
-        return ops.AuditEntries(tuple(self._entries[:end][::-1][: op.limit]), now)
-
-
 class _Slot(NamedTuple):
     """An effect as it is kept. ``place``: its number in the order in which effects came."""
 
@@ -65,10 +30,10 @@ class _Slot(NamedTuple):
 
 
 class MemoryOutbox:
-    """Effects by key; events that providers sent by their source and id."""
+    """Effects by key; events that providers sent by source and id; the audit, oldest first."""
 
     def __init__(self) -> None:
-        self.audit = AuditLog()
+        self._audit: list[ops.AuditEntry] = []
         self._slots: dict[str, _Slot] = {}
         self._places = 0
         self._events: dict[tuple[str, str], Micros] = {}
@@ -85,8 +50,8 @@ class MemoryOutbox:
             ops.Requeue: self._requeue,
             ops.NoteEvent: self._note_event,
             ops.ResealEffect: self._reseal,
-            ops.Remark: self.audit.remark,
-            ops.BrowseAudit: self.audit.browse,
+            ops.Remark: self._remark,
+            ops.BrowseAudit: self._browse_audit,
         }
 
     def reap(self, limit: int, now: Micros) -> dict[str, int]:
@@ -203,7 +168,7 @@ class MemoryOutbox:
         if slot is None or slot.state is not Shelf.DEAD:
             done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
             return ops.EffectWritten(done, now)
-        self.audit.note(
+        self.note(
             ops.Verb.DROP if op.drop else ops.Verb.RETRY,
             op.act,
             now,
@@ -231,6 +196,36 @@ class MemoryOutbox:
         if op.keep is not None and not before:
             self._events[event] = now + op.keep
         return ops.Noted(before, now)
+
+    # ── the audit log ────────────────────────────────────────────────────────────────────────────
+
+    def note(
+        self,
+        verb: ops.Verb,
+        act: ops.Act,
+        now: Micros,
+        *,
+        identity: Identity | None = None,
+        subject: str | None = None,
+        states: tuple[str | None, str | None] = (None, None),
+    ) -> None:
+        """Append an entry. ``states``: of the record or effect, before and after."""
+        place = str(len(self._audit) + 1)
+        by, reason = shown(act.by), shown(act.reason)
+        entry = ops.AuditEntry(place, now, verb.value, by, reason, identity, subject, *states)
+        self._audit.append(entry)
+
+    def _remark(self, op: ops.Remark, now: Micros) -> ops.Remarked:
+        self.note(op.verb, op.act, now, subject=shown(op.subject))
+        return ops.Remarked(now)
+
+    def _browse_audit(self, op: ops.BrowseAudit, now: Micros) -> ops.AuditEntries:
+        """A page of entries, newest first, before the place ``op.before``."""
+        place = len(self._audit) + 1 if op.before is None else whole(op.before)
+        if place is None:
+            raise ConfigurationError("this is no place in the audit of this store")
+        end = max(0, place - 1)
+        return ops.AuditEntries(tuple(self._audit[:end][::-1][: op.limit]), now)
 
 
 def _first(slot: _Slot, waiting: list[_Slot], now: Micros) -> bool:

@@ -134,7 +134,7 @@ class MemoryRecords:
             if event in VERBS:  # most writes are not for the audit log
                 act: ops.Act = cast("Any", op).act
                 states = row.state.value, None if target is None else target.value
-                self._outbox.audit.note(VERBS[event], act, now, identity=op.identity, states=states)
+                self._outbox.note(VERBS[event], act, now, identity=op.identity, states=states)
             row = self.happen(event, row, kind.fill, op, now)
         elif not already(op, target, row, now):
             return ops.Lost(_brief(row), now)

@@ -123,7 +123,7 @@ def open_for_writing(path: Path, timeout: float, now: Micros, kind: type[C]) -> 
     try:
         make_durable(connection, path, timeout)
         upgrade(connection, timeout, now)
-        # From here on `begin` waits for the lock, not SQLite.
+        # From here on `when_free` waits for the lock, not SQLite.
         connection.execute("PRAGMA busy_timeout = 0")
     except sqlite3.Error as error:
         close(connection)
