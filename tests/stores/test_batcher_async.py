@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,11 @@ REPLY = Claimed(2, 1, 1)
 class Silent:
     """A pool whose connections answer only when they are told to."""
 
+    KINDS = KINDS
+    store_error = staticmethod(store_error)
+
     def __init__(self) -> None:
+        self.timeout = PATIENCE
         self.batches: list[asyncio.Future[Rows]] = []
         self.alone: list[tuple[StoreOperation[Any], bool]] = []
         self.gate = asyncio.Event()
@@ -38,13 +43,17 @@ class Silent:
         self.alone.append((op, doubt))
         return REPLY
 
+    def deadline(self) -> float:
+        return monotonic() + self.timeout
+
     async def aclose(self) -> None: ...
 
     def abandon(self) -> None: ...
 
 
 def lanes_of(pool: Silent, timeout: float = PATIENCE) -> AsyncBatcher:
-    return AsyncBatcher(cast("Any", pool), KINDS, store_error, timeout)
+    pool.timeout = timeout
+    return AsyncBatcher(cast("Any", pool))
 
 
 async def crowded(pool: Silent, batcher: AsyncBatcher) -> Sequence[asyncio.Future[Any]]:
@@ -93,7 +102,7 @@ async def test_who_waits_behind_it_is_told_in_time_that_it_is_not_done_and_is_ne
     pool = Silent()
     batcher = lanes_of(pool)
     first = await crowded(pool, batcher)
-    batcher._timeout = SOON
+    pool.timeout = SOON
     ended = await asyncio.gather(
         *[batcher.perform(claim()) for _ in range(5)], return_exceptions=True
     )

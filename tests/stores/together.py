@@ -57,13 +57,14 @@ def renew(op: Claim) -> Renew:
 @contextmanager
 def hurried(*batcher: Any) -> Iterator[None]:
     """What is asked in the meantime has little time: only what is never answered may be asked."""
-    patience = [each._timeout for each in batcher]
-    for each in batcher:
+    pools = [each._pool for each in batcher]
+    patience = [each._timeout for each in pools]
+    for each in pools:
         each._timeout = SOON
     try:
         yield
     finally:
-        for each, seconds in zip(batcher, patience, strict=True):
+        for each, seconds in zip(pools, patience, strict=True):
             each._timeout = seconds
 
 

@@ -18,6 +18,7 @@ from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, s
 from semel.stores.mysql.pool_sync import CHUNK, FLAGS
 from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
+from semel.stores.mysql.values import KINDS
 from semel.stores.sql.pool_async import AsyncConnectionPool, heard
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, adrive
@@ -112,6 +113,7 @@ class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
     """Connections of asyncmy's."""
 
     DIALECT = protocol.DIALECT
+    KINDS = KINDS
     store_error = staticmethod(store_error)
     _settings: MysqlSettings
 

@@ -16,6 +16,7 @@ from semel.stores.mysql import protocol
 from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
 from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
+from semel.stores.mysql.values import KINDS
 from semel.stores.sql.pool_sync import ConnectionPool, connected
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, drive
@@ -162,6 +163,7 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
     """Connections of PyMySQL's."""
 
     DIALECT = protocol.DIALECT
+    KINDS = KINDS
     store_error = staticmethod(store_error)
     _settings: MysqlSettings
 

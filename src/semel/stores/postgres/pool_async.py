@@ -18,6 +18,7 @@ from semel.stores.postgres.connection import (
 )
 from semel.stores.postgres.errors import not_connected, store_error
 from semel.stores.postgres.settings import PostgresSettings
+from semel.stores.postgres.values import KINDS
 from semel.stores.sql.pool_async import (
     AsyncConnectionPool,
     AsyncTransactionPool,
@@ -155,6 +156,7 @@ class AsyncPostgresPool(AsyncConnectionPool[WatchedConnection]):
     """Connections of libpq's."""
 
     DIALECT = DIALECT
+    KINDS = KINDS
     store_error = staticmethod(store_error)
     _settings: PostgresSettings
 

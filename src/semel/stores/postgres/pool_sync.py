@@ -18,6 +18,7 @@ from semel.stores.postgres.connection import (
 )
 from semel.stores.postgres.errors import not_connected, store_error
 from semel.stores.postgres.settings import PostgresSettings
+from semel.stores.postgres.values import KINDS
 from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool, connected
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault
@@ -27,6 +28,7 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
     """Connections of libpq's."""
 
     DIALECT = DIALECT
+    KINDS = KINDS
     store_error = staticmethod(store_error)
     _settings: PostgresSettings
 

@@ -1,45 +1,70 @@
-"""What the backends of database servers share: a batcher for each process and each event loop."""
+"""What the backends of database servers share: batchers, transactions, the schema.
+
+Each process and each event loop opens its own pools, on first use. Operations are batched in front
+of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
-from semel.stores.base import AsyncStore, AsyncTransaction, Store, Transaction
+from semel.stores.base import AsyncStore, AsyncTransaction, Finding, Store, Transaction
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.sql.batcher_async import AsyncBatcher
 from semel.stores.sql.batcher_sync import Batcher
-from semel.stores.sql.batching import BatchKind
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
 from semel.stores.sql.pool_async import AsyncConnectionPool, AsyncTransactionPool
-from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool
-from semel.stores.sql.statements import ToStoreError
+from semel.stores.sql.pool_sync import ConnectionPool, PoolSettings, TransactionPool
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, drive
 
 R = TypeVar("R")
 
 
+class ServerSettings(PoolSettings, Protocol):
+    """What a backend must know of its settings."""
+
+    @property
+    def url(self) -> str:
+        """Without its password."""
+        ...
+
+    @property
+    def migrate(self) -> bool: ...
+
+
+class SchemaConnection(Protocol):
+    """A connection for the work on the schema."""
+
+    def execute(self, asked: Statement | Ddl, /) -> Rows: ...
+
+    def denied(self, text: str, /) -> bool:
+        """Whether the server refuses the statement for want of a right. It changes nothing."""
+        ...
+
+
 class ServerBackend:
-    """Opens pools on first use, in front of which operations are batched.
+    """A server's own backend says which pools it has, and how it connects for its schema."""
 
-    ``url``: without its password. ``timeout``: of an operation, in seconds.
-    """
+    POOL: type[ConnectionPool[Any]]
+    ASYNC_POOL: type[AsyncConnectionPool[Any]]
+    TRANSACTION_POOL: type[TransactionPool[Any]]
+    ASYNC_TRANSACTION_POOL: type[AsyncTransactionPool[Any]]
 
-    def __init__(
-        self,
-        url: str,
-        timeout: float,
-        pools: tuple[Callable[[], ConnectionPool[Any]], Callable[[], AsyncConnectionPool[Any]]],
-        kinds: Mapping[type[StoreOperation[Any]], BatchKind],
-        store_error: ToStoreError,
-    ) -> None:
-        self.url = url
-        pool, async_pool = pools
-        self.batcher = PerProcess(lambda: Batcher(pool(), kinds, store_error, timeout))
-        self.async_batcher = PerLoop(
-            lambda: AsyncBatcher(async_pool(), kinds, store_error, timeout)
-        )
+    def __init__(self, settings: ServerSettings) -> None:
+        self.url = settings.url
+        given = settings, self.migrate if settings.migrate else None
+        self.batcher = PerProcess(lambda: Batcher(self.POOL(*given)))
+        self.async_batcher = PerLoop(lambda: AsyncBatcher(self.ASYNC_POOL(*given)))
+        self.transaction_pool = PerProcess(lambda: self.TRANSACTION_POOL(*given))
+        self.async_transaction_pool = PerLoop(lambda: self.ASYNC_TRANSACTION_POOL(*given))
+        self._holds = HeldIdentities()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -53,30 +78,16 @@ class ServerBackend:
     def close(self) -> None:
         if batcher := self.batcher.pop():
             batcher.close()
+        if transactions := self.transaction_pool.pop():
+            transactions.close()
 
     async def aclose(self) -> None:
         if batcher := self.async_batcher.pop():
             await batcher.aclose()
+        if transactions := self.async_transaction_pool.pop():
+            await transactions.aclose()
 
-
-class TransactionalBackend(ServerBackend):
-    """A server whose database also holds the application's tables: see `Transactional`."""
-
-    def __init__(
-        self,
-        url: str,
-        timeout: float,
-        pools: tuple[Callable[[], ConnectionPool[Any]], Callable[[], AsyncConnectionPool[Any]]],
-        kinds: Mapping[type[StoreOperation[Any]], BatchKind],
-        store_error: ToStoreError,
-        transaction_pools: tuple[
-            Callable[[], TransactionPool[Any]], Callable[[], AsyncTransactionPool[Any]]
-        ],
-    ) -> None:
-        super().__init__(url, timeout, pools, kinds, store_error)
-        self.transaction_pool = PerProcess(transaction_pools[0])
-        self.async_transaction_pool = PerLoop(transaction_pools[1])
-        self._holds = HeldIdentities()
+    # ── transactions ─────────────────────────────────────────────────────────────────────────────
 
     def begin(self, identity: Identity | None, limit: float | None = None) -> Transaction | None:
         """A transaction on the store's database; None when another one has the identity's lock.
@@ -101,15 +112,30 @@ class TransactionalBackend(ServerBackend):
     async def aascertain(self, identity: Identity) -> Found | NoRecord:
         return await self.async_transaction_pool().ascertain(identity)
 
-    def close(self) -> None:
-        super().close()
-        if transactions := self.transaction_pool.pop():
-            transactions.close()
+    # ── the schema ───────────────────────────────────────────────────────────────────────────────
 
-    async def aclose(self) -> None:
-        await super().aclose()
-        if transactions := self.async_transaction_pool.pop():
-            await transactions.aclose()
+    def _schema(self, *, lock: bool) -> AbstractContextManager[SchemaConnection]:
+        """A connection. ``lock``: it has waited for the one lock that whoever migrates holds, and
+        keeps it; what it does is committed at the end."""
+        raise NotImplementedError
+
+    def migrate(self) -> int:
+        """Returns the schema's version. There is no deadline: a migration takes as long as it
+        takes."""
+        known = dialect(self.POOL.DIALECT)
+        # Mostly there is nothing to do, and then a node that hangs with the lock holds up nobody.
+        with self._schema(lock=False) as connection:
+            found = drive(schema_version(), connection.execute)
+        if not pending(known, found):
+            return found.version
+        # On another connection: this one may go on believing that a table is not there.
+        with self._schema(lock=True) as connection:
+            return drive(upgrade(known), connection.execute)
+
+    def examine(self) -> tuple[Finding, ...]:
+        """What the user may not do; no try changes anything."""
+        with self._schema(lock=False) as connection:
+            return missing_grants(connection.denied)
 
 
 class _AsyncBatchedStore:

@@ -9,7 +9,7 @@ because the callers that were just answered may ask next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from functools import partial
 from math import inf
 from time import monotonic
@@ -29,7 +29,6 @@ from semel.stores.sql.batching import (
 )
 from semel.stores.sql.pool_async import AsyncConnectionPool
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import ToStoreError
 
 R = TypeVar("R")
 
@@ -72,31 +71,22 @@ AsyncBatch: TypeAlias = Batch[AsyncBatchJob]
 
 
 class AsyncBatcher:
-    """What a backend has for each event loop. ``timeout``: of an operation, in seconds."""
+    """What a backend has for each event loop."""
 
-    def __init__(
-        self,
-        pool: AsyncConnectionPool[Any],
-        kinds: Mapping[type[StoreOperation[Any]], BatchKind],
-        store_error: ToStoreError,
-        timeout: float,
-    ) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         self._pool = pool
-        self._timeout = timeout
         slow = SlowIdentities()
         self._batchers = {
-            operation: AsyncKindBatcher(kind, pool, store_error, slow)
-            for operation, kind in kinds.items()
+            operation: AsyncKindBatcher(kind, pool, slow) for operation, kind in pool.KINDS.items()
         }
 
     def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
-        deadline = monotonic() + self._timeout
         batcher = self._batchers.get(type(op))
-        return (batcher or self._pool).perform(op, deadline)
+        return (batcher or self._pool).perform(op, self._pool.deadline())
 
     async def aclose(self) -> None:
         """Wait for what is in flight, until its deadline at most, and close every connection."""
-        deadline = monotonic() + self._timeout
+        deadline = self._pool.deadline()
         for batcher in self._batchers.values():
             await batcher.drain(deadline)
         await self._pool.aclose()
@@ -109,15 +99,10 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
     """The operations of one kind."""
 
     def __init__(
-        self,
-        kind: BatchKind,
-        pool: AsyncConnectionPool[Any],
-        store_error: ToStoreError,
-        slow: SlowIdentities,
+        self, kind: BatchKind, pool: AsyncConnectionPool[Any], slow: SlowIdentities
     ) -> None:
         super().__init__(kind, slow)
         self._pool = pool
-        self._store_error = store_error
         self.loop = asyncio.get_running_loop()
         self._running: set[asyncio.Future[Any]] = set()
         """Tasks and futures that nobody else holds on to."""
@@ -208,7 +193,7 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
                 return
             answer = self._pool.start(statement, batch.deadline)
         except Exception as error:
-            batch.fail(error, self._store_error)
+            batch.fail(error, self._pool.store_error)
             self._start_next()
             return
         self._begin(batch)
@@ -224,7 +209,7 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
         except asyncio.CancelledError:
             batch.send_each_alone(doubt=True)
         except Exception as error:
-            batch.fail(error, self._store_error)
+            batch.fail(error, self._pool.store_error)
         finally:
             self._finish(batch)
 
@@ -257,7 +242,7 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
         late += [job for batch in self._sent for job in batch if job.deadline <= now - GRACE]
         for job in late:
             if not job.abandoned():
-                job.expire(self._store_error)
+                job.expire(self._pool.store_error)
         self._start_next()
         waiting = [job for batch in self._sent for job in batch if not job.abandoned()]
         if first := self._queue.first():

@@ -8,7 +8,6 @@ answers. A slow statement gives up its place as soon as a caller behind it notic
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
@@ -26,7 +25,6 @@ from semel.stores.sql.batching import (
     SlowIdentities,
 )
 from semel.stores.sql.pool_sync import ConnectionPool
-from semel.stores.sql.statements import ToStoreError
 
 R = TypeVar("R")
 
@@ -57,29 +55,18 @@ class ThreadBatchJob(BatchJob):
 
 
 class Batcher:
-    """What a backend has for the threads of a process. ``timeout``: of an operation, in seconds."""
+    """What a backend has for the threads of a process."""
 
-    def __init__(
-        self,
-        pool: ConnectionPool[Any],
-        kinds: Mapping[type[StoreOperation[Any]], BatchKind],
-        store_error: ToStoreError,
-        timeout: float,
-    ) -> None:
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._pool = pool
-        self._timeout = timeout
         lock, slow = threading.Lock(), SlowIdentities()
         self._batchers = {
-            operation: KindBatcher(kind, pool, store_error, lock, slow)
-            for operation, kind in kinds.items()
+            operation: KindBatcher(kind, pool, lock, slow) for operation, kind in pool.KINDS.items()
         }
 
     def perform(self, op: StoreOperation[R]) -> R:
-        deadline = monotonic() + self._timeout
         batcher = self._batchers.get(type(op))
-        if batcher is None:
-            return self._pool.perform(op, deadline)
-        return batcher.perform(op, deadline)
+        return (batcher or self._pool).perform(op, self._pool.deadline())
 
     def close(self) -> None:
         self._pool.close()
@@ -92,13 +79,11 @@ class KindBatcher(KindState[ThreadBatchJob]):
         self,
         kind: BatchKind,
         pool: ConnectionPool[Any],
-        store_error: ToStoreError,
         lock: threading.Lock,
         slow: SlowIdentities,
     ) -> None:
         super().__init__(kind, slow)
         self._pool = pool
-        self._store_error = store_error
         self._lock = lock
         self._sender: ThreadBatchJob | None = None
         """Whose caller was told to send the next batch, and has not begun."""
@@ -147,7 +132,7 @@ class KindBatcher(KindState[ThreadBatchJob]):
         while True:
             left = job.deadline + GRACE - monotonic()
             if left <= 0:
-                job.expire(self._store_error)
+                job.expire(self._pool.store_error)
             try:
                 message = job.messages.get(timeout=max(0.0, min(left, SLOW_AFTER)))
             except Empty:
@@ -172,7 +157,7 @@ class KindBatcher(KindState[ThreadBatchJob]):
         try:
             self._perform_batch(batch)
         except Exception as error:
-            batch.fail(error, self._store_error)
+            batch.fail(error, self._pool.store_error)
         except BaseException:
             batch.send_each_alone(doubt=True)
             raise

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import operations as ops
 from semel.core.records import Identity, State
@@ -68,6 +68,9 @@ class BatchKind(NamedTuple):
         except Exception:
             return False
         return True
+
+
+BatchKinds: TypeAlias = Mapping[type[ops.StoreOperation[Any]], BatchKind]
 
 
 class ColumnWriter(NamedTuple):
@@ -157,7 +160,7 @@ def _written_reply(op: ops.Complete | ops.Renew, row: Row) -> ops.Written:
     return written((row[1:],))
 
 
-def batch_kinds(write: ColumnWriter) -> Mapping[type[ops.StoreOperation[Any]], BatchKind]:
+def batch_kinds(write: ColumnWriter) -> BatchKinds:
     """All kinds, as a store writes their columns."""
     claims = {
         "data": "identity fence fields request",

@@ -17,6 +17,7 @@ from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.stores.background import in_thread
 from semel.stores.open_transactions import HeldIdentity, LazySessions
+from semel.stores.sql.batching import BatchKinds
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
@@ -54,6 +55,7 @@ class AsyncConnectionPool(Generic[L]):
     """
 
     DIALECT: str
+    KINDS: BatchKinds
     store_error: ToStoreError
     """A function of the server's, without ``self``."""
 
