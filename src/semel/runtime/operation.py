@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from semel.core.records import Origin
     from semel.core.recovery.journal import Journal
     from semel.core.recovery.points import PointCall
-    from semel.stores.base import AsyncTransaction, Backend, Store, Transaction
+    from semel.stores.base import Backend
 
 
 T = TypeVar("T")
@@ -136,7 +136,8 @@ class Operation(_Known):
         """
         _refuse_in_event_loop("enqueue")
         op = _enqueue(self._run, name, which, payload, order, delay)
-        return _written(op, self._run.join(self.transaction).perform(op))
+        backend: Any = self._run.backend
+        return _written(op, backend.on(self.transaction).perform(op))
 
 
 class AsyncOperation(_Known):
@@ -242,7 +243,7 @@ class Run(Progress):
 
     __slots__ = (
         *("_outer", "created_at", "doubts", "effects"),
-        *("_probes", "backend", "lease", "origin", "plan"),
+        *("backend", "lease", "origin", "plan", "probes"),
     )
 
     def __init__(
@@ -258,7 +259,7 @@ class Run(Progress):
         super().__init__(journal)
         # Nothing of its exchange: a circle would leave every request to the garbage collector.
         self.backend = backend
-        self._probes = probes
+        self.probes = probes
         self.plan = plan
         self.origin = origin
         self.lease = lease
@@ -270,25 +271,6 @@ class Run(Progress):
         """Those that the handler has made, wherever they were caught."""
         self._outer: BaseException | None = None
 
-    def probe_for(self, name: str) -> Callable[..., Any] | None:
-        """Whom to ask about a call: the one registered for its name, else the route's."""
-        return self._probes.get(name, self.plan.policy.probe)
-
-    def join(self, connection: Any) -> Store:
-        """The store within the transaction that is open on ``connection``."""
-        backend: Any = self.backend
-        joined: Store = backend.on(connection)
-        return joined
-
-    @property
-    def transaction(self) -> Any:
-        """What is open: for the whole run in atomic mode, else for one phase at a time."""
-        return self.lease.transaction
-
-    @transaction.setter
-    def transaction(self, opened: Transaction | AsyncTransaction | None) -> None:
-        self.lease.transaction = opened
-
     @property
     def epoch(self) -> Micros:
         """The part of it that goes into downstream keys, as in `core/unknown/evidence.py`."""
@@ -298,11 +280,13 @@ class Run(Progress):
         return self.lease.held(lease_clock())
 
     def open_transaction(self) -> Any:
-        if self.transaction is None:
+        """What is open: for the whole run in atomic mode, else for one phase at a time."""
+        opened = self.lease.transaction
+        if opened is None:
             raise ConfigurationError(
                 "no transaction is open here: use a route with mode='atomic', or a phase"
             )
-        return self.transaction
+        return opened
 
     def enter(self) -> Callable[[], None]:
         """Make this the run of the current context; the result undoes that."""

@@ -121,7 +121,7 @@ class WebExchange(Exchange):
         self.run = Run(backend, probes, plan, self.origin, lease, self.journal, made)
         self.has_run = True
         if policy.mode == "atomic":
-            self.run.transaction = self.transaction()
+            lease.transaction = self.transaction()
         if not lease.held(lease_clock()):
             return False
         if policy.mode == "atomic":

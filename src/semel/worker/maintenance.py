@@ -217,16 +217,12 @@ class EmbeddedMaintenance(_ThreadLoop):
         super().__init__(guard, interval)
         self._maintenance = Maintenance(guard, interval=interval)
         self._fence = new_fence()
-        self._led = False
-
-    @property
-    def leading(self) -> bool:
+        self.leading = False
         """Whether this process did the last round."""
-        return self._led
 
     def _end(self) -> None:
         """Let another process lead."""
-        if not self._led:
+        if not self.leading:
             return
         self._tell_leading(False)
         try:
@@ -238,7 +234,7 @@ class EmbeddedMaintenance(_ThreadLoop):
         """Lead, or stay leader, and do a round; else come again when the leader's time is up."""
         lease = int(self._interval * _LEASES * 1_000_000)
         led = self._guard.backend.blocking().perform(ops.Lead(LEADER, self._fence, lease))
-        if led.leading != self._led:
+        if led.leading != self.leading:
             self._tell_leading(led.leading)
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
@@ -246,11 +242,11 @@ class EmbeddedMaintenance(_ThreadLoop):
         return self._maintenance.run_once_blocking(self._stopping)
 
     def _tell_leading(self, leading: bool) -> None:
-        self._led = leading
+        self.leading = leading
         self._guard.events.emit("leader", leading=leading)
 
     def _begin(self) -> float:
-        self._fence, self._led = new_fence(), False  # a forked child is not its parent
+        self._fence, self.leading = new_fence(), False  # a forked child is not its parent
         return self._interval * (1 - jitter())  # many processes start together
 
     def _round(self) -> float:
