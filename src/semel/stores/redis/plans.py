@@ -45,14 +45,10 @@ class SingleCall(NamedTuple):
     command: Callable[[Any, Keys], Command]
     parse: Callable[[Identity, Answer], Any]
 
-
-def _plan_of(single: SingleCall) -> MakePlan:
-    def plan(op: Any, keys: Keys) -> Plan[Any]:
-        call = RedisCall(bucket_of(op.identity), single.command(op, keys), script(single.script))
+    def plan(self, op: Any, keys: Keys) -> Plan[Any]:
+        call = RedisCall(bucket_of(op.identity), self.command(op, keys), script(self.script))
         (answer,) = yield (call,)
-        return single.parse(op.identity, answer)
-
-    return plan
+        return self.parse(op.identity, answer)
 
 
 def record_call(
@@ -95,23 +91,21 @@ def _claimed(identity: Identity, answer: Answer) -> ops.Claimed | ops.Found | op
     match replies.fields(answer, 1):
         case [2, int(now), int(leased_until), int(created_at)]:
             return ops.Claimed(leased_until, now, created_at)
-        case [3]:
-            return ops.Stale()
         case row:
-            return _found(identity, row)
+            return _not_made(identity, row)
 
 
 def _accepted(identity: Identity, answer: Answer) -> ops.Accepted | ops.Found | ops.Stale:
     match replies.fields(answer, 1):
         case [2, now]:
             return ops.Accepted(replies.time(now))
-        case [3]:
-            return ops.Stale()
         case row:
-            return _found(identity, row)
+            return _not_made(identity, row)
 
 
-def _found(identity: Identity, row: Sequence[Any]) -> ops.Found:
+def _not_made(identity: Identity, row: Sequence[Any]) -> ops.Found | ops.Stale:
+    if list(row) == [3]:
+        return ops.Stale()
     record = replies.record(identity, row)
     if record is None:
         raise StoreCorrupt("a claim neither made nor found a record")
@@ -250,9 +244,8 @@ SINGLE_CALLS: Final[Mapping[type[ops.StoreOperation[Any]], SingleCall]] = {
 
 def _register(op: ops.Register, keys: Keys) -> Plan[ops.Registered | ops.Conflicting]:
     bucket, key = keys.named("recipe", exact(op.route))
-    words: tuple[Word, ...] = (exact(op.recipe), op.alive)
-    if op.previous is not None:
-        words = (*words, exact(op.previous))
+    previously = () if op.previous is None else (exact(op.previous),)
+    words = (exact(op.recipe), op.alive, *previously)
     everywhere = (key, *keys.elsewhere("recipe", exact(op.route)))
     (answer,) = yield (script_call(bucket, "register", everywhere, *words),)
     recorded, previous, until, now = replies.fields(answer, 4)
@@ -321,7 +314,7 @@ def _no_outbox(op: ops.StoreOperation[Any], keys: Keys) -> Plan[Any]:
 
 
 REQUEST_PLANS: Final[Plans] = {
-    **{kind: _plan_of(single) for kind, single in SINGLE_CALLS.items()},
+    **{kind: single.plan for kind, single in SINGLE_CALLS.items()},
     ops.EvictUnknown: _evict_unknown,
     ops.Recall: _recall,
     ops.Register: _register,
@@ -330,13 +323,7 @@ REQUEST_PLANS: Final[Plans] = {
     ops.Lead: _lead,
     ops.WhoLeads: _who_leads,
     ops.NoteEvent: _note,
-    ops.Enqueue: _no_outbox,
-    ops.TakeEffects: _no_outbox,
-    ops.RenewEffects: _no_outbox,
-    ops.MarkDelivered: _no_outbox,
-    ops.MarkFailed: _no_outbox,
-    ops.BrowseEffects: _no_outbox,
-    ops.FindEffect: _no_outbox,
-    ops.Requeue: _no_outbox,
-    ops.ResealEffect: _no_outbox,
+    **dict.fromkeys((ops.Enqueue, ops.TakeEffects, ops.RenewEffects, ops.ResealEffect), _no_outbox),
+    **dict.fromkeys((ops.MarkDelivered, ops.MarkFailed, ops.Requeue), _no_outbox),
+    **dict.fromkeys((ops.BrowseEffects, ops.FindEffect), _no_outbox),
 }

@@ -71,25 +71,19 @@ snapshots are large."""
 TIME: Final = ("TIME",)
 
 
-def _in_pages(calls: Sequence[RedisCall]) -> Plan[list[Answer]]:
-    """Send calls that are about one record each, `PAGE` at a time."""
+def _in_pages(calls: Sequence[RedisCall], least: int) -> Plan[list[Sequence[Any]]]:
+    """Send calls about one record each, `PAGE` at a time. ``least``: the fields of each answer."""
     answers: list[Answer] = []
     for start in range(0, len(calls), PAGE):
         answers += yield calls[start : start + PAGE]
-    return answers
+    return [replies.fields(answer, least) for answer in answers]
 
 
-def _fields(
-    keys: Keys, identities: Sequence[Identity], *names: str
-) -> Plan[list[Sequence[Answer]]]:
+def _fields(keys: Keys, identities: Sequence[Identity], *names: str) -> Plan[list[Sequence[Any]]]:
     """These fields of each record."""
-    answers = yield from _in_pages(
-        [
-            RedisCall(bucket_of(each), ("HMGET", keys.record_and_indexes(each)[0], *names))
-            for each in identities
-        ]
-    )
-    return [replies.fields(answer, len(names)) for answer in answers]
+    records = [(bucket_of(each), keys.record_and_indexes(each)[0]) for each in identities]
+    calls = [RedisCall(bucket, ("HMGET", key, *names)) for bucket, key in records]
+    return (yield from _in_pages(calls, len(names)))
 
 
 def _terms(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None]]:
@@ -100,8 +94,7 @@ def _terms(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None
 
 def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, Micros]]]:
     """Read these records, each with the clock of its node; what is gone by now is left out."""
-    answers = yield from _in_pages([record_call("recall", keys, each) for each in identities])
-    rows = [replies.fields(answer, 3) for answer in answers]
+    rows = yield from _in_pages([record_call("recall", keys, each) for each in identities], 3)
     yield from read_terms(keys, [replies.terms_id(rest) for _, _, rest in rows])
     return [
         (case, replies.time(now))
@@ -132,16 +125,18 @@ def _due_entries(keys: Keys, index: str, limit: int) -> Plan[_DueEntries]:
         RedisCall(bucket, ("ZRANGE", keys.index(bucket, index), 0, 0, "WITHSCORES"))
         for bucket in range(BUCKETS)
     ]
-    firsts = enumerate([replies.fields(answer, 0) for answer in answers])
-    heads = {bucket: float(first[1]) for bucket, first in firsts if first}
+    heads = {
+        bucket: float(first[1])
+        for bucket, answer in enumerate(answers)
+        if (first := replies.fields(answer, 0))
+    }
     if not heads:
         return _DueEntries([], None, (yield from _clock()))
     buckets = sorted(heads, key=heads.__getitem__)[: max(1, limit)]
     calls: list[RedisCall] = []
     for bucket in buckets:
-        key = keys.index(bucket, index)
-        calls.append(RedisCall(bucket, TIME))
-        calls.append(RedisCall(bucket, ("ZRANGE", key, 0, max(0, limit), "WITHSCORES")))
+        first = ("ZRANGE", keys.index(bucket, index), 0, max(0, limit), "WITHSCORES")
+        calls += RedisCall(bucket, TIME), RedisCall(bucket, first)
     answers = yield calls
     clocks = [replies.clock(answer) for answer in answers[::2]]
     due: list[tuple[float, Identity]] = []
@@ -266,8 +261,7 @@ def _browse(op: ops.Browse, keys: Keys) -> Plan[ops.DueRecords]:
 
 def _scan(op: ops.Scan, keys: Keys) -> Plan[ops.Scanned]:
     page = yield from _next_page(keys, op.after, op.limit, op.states)
-    answers = yield from _in_pages([record_call("glimpse", keys, each) for each in page.identities])
-    rows = [replies.fields(answer, 3) for answer in answers]
+    rows = yield from _in_pages([record_call("glimpse", keys, each) for each in page.identities], 3)
     yield from read_terms(keys, [replies.terms_id(row) for _, row, _ in rows])
     found: list[Glimpse] = []
     for identity, (_, row, size) in zip(page.identities, rows, strict=True):
@@ -313,13 +307,10 @@ def _round(
     known: list[Terms | None] = [None] * len(found.due)
     if by_terms:
         known = yield from _terms(keys, found.due)
-    answers = yield from _in_pages(
-        [
-            record_call(script, keys, identity, *words(its))
-            for identity, its in zip(found.due, known, strict=True)
-        ]
-    )
-    changed = [answer for answer in answers if replies.fields(answer, 2)[0] == 1]
+    due = zip(found.due, known, strict=True)
+    calls = [record_call(script, keys, identity, *words(its)) for identity, its in due]
+    answers = yield from _in_pages(calls, 2)
+    changed = [answer for answer in answers if answer[0] == 1]
     states = [replies.state(replies.fields(answer, 3)[2]) for answer in changed]
     return _Round(states, len(found.due) >= limit > 0, found.now)
 
@@ -347,14 +338,13 @@ def _reap(op: ops.Reap, keys: Keys) -> Plan[ops.Tended]:
     expired = yield from _round(keys, "expire", op.limit, "expire", lambda _: ())
     forgotten = yield from _round(keys, "forget", op.limit, "forget", lambda _: (b"",))
     events = yield from _purge_events(op.limit, keys)
+    more = expired.full or forgotten.full or events >= op.limit
     counts = {
         RecordEvent.EXPIRE.value: len(expired.states),
         RecordEvent.FORGET.value: len(forgotten.states),
         "events": events,
     }
-    more = expired.full or forgotten.full or events >= op.limit
-    counts = {name: count for name, count in counts.items() if count}
-    return ops.Tended(counts, more, forgotten.now)
+    return ops.Tended({name: each for name, each in counts.items() if each}, more, forgotten.now)
 
 
 def _purge_events(limit: int, keys: Keys) -> Plan[int]:
@@ -386,14 +376,12 @@ def _retire(op: ops.Retire, keys: Keys) -> Plan[ops.Retired]:
     found = [Identity(each[len(digest) :]) for each in members]
     known = yield from _terms(keys, found)
     now = yield from _clock()
-    answers = yield from _in_pages(
-        [
-            record_call("retire", keys, identity, resource, tenant)
-            for identity, its in zip(found, known, strict=True)
-            if terms.application_of(its) == op.application
-        ]
-    )
-    retired = [replies.fields(answer, 2) for answer in answers]
+    calls = [
+        record_call("retire", keys, identity, resource, tenant)
+        for identity, its in zip(found, known, strict=True)
+        if terms.application_of(its) == op.application
+    ]
+    retired = yield from _in_pages(calls, 2)
     if retired:
         now = replies.time(retired[-1][1])
     return ops.Retired(sum(count for count, _ in retired), now)
@@ -424,10 +412,9 @@ def _unlike(op: ops.ListUnlike, keys: Keys) -> Plan[ops.Exhibits]:
     """The records of which some part does not begin with ``prefix``."""
     page = yield from _next_page(keys, op.after, op.limit)
     calls = [record_call("unlike", keys, each, op.prefix) for each in page.identities]
-    answers = yield from _in_pages(calls)
+    rows = yield from _in_pages(calls, 5)
     found: list[ops.Exhibit] = []
-    for identity, answer in zip(page.identities, answers, strict=True):
-        fence, reason, *parts = replies.fields(answer, 5)
+    for identity, (fence, reason, *parts) in zip(page.identities, rows, strict=True):
         if fence is not None and any(part is not None for part in parts):
             text = replies.optional_text(reason)
             found.append(ops.Exhibit(identity, Fence(fence), text, *parts[:3]))
@@ -451,13 +438,16 @@ class _Place(NamedTuple):
     sequence: int
     bucket: int
 
-    def __str__(self) -> str:
-        return f"{self.millis}-{self.sequence}-{self.bucket}"
-
 
 def _browse_audit(op: ops.BrowseAudit, keys: Keys) -> Plan[ops.AuditEntries]:
     """The newest entries of all buckets before ``op.before``, the newest first."""
-    before = None if op.before is None else _parsed(op.before)
+    before: _Place | None = None
+    if op.before is not None:
+        numbers = [whole(each) for each in op.before.split("-")]
+        known = [each for each in numbers if each is not None]
+        if len(numbers) != 3 or len(known) != 3:
+            raise ConfigurationError("this is no place in the audit of this store")
+        before = _Place(*known)
     calls = [RedisCall(0, TIME)]
     for bucket in range(BUCKETS):
         start = "+"
@@ -476,13 +466,6 @@ def _browse_audit(op: ops.BrowseAudit, keys: Keys) -> Plan[ops.AuditEntries]:
     return ops.AuditEntries(entries, replies.clock(time))
 
 
-def _parsed(text: str) -> _Place:
-    numbers = [number for each in text.split("-") if (number := whole(each)) is not None]
-    if len(numbers) != 3 or text.count("-") != 2:
-        raise ConfigurationError("this is no place in the audit of this store")
-    return _Place(*numbers)
-
-
 def _entry(place: _Place, flat: Sequence[Any]) -> ops.AuditEntry:
     held: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
     own, at = held.get(b"identity"), replies.time(held.get(b"at"))
@@ -491,7 +474,8 @@ def _entry(place: _Place, flat: Sequence[Any]) -> ops.AuditEntry:
     subject, before, after = (
         replies.optional_text(held.get(name) or None) for name in (b"subject", b"before", b"after")
     )
-    return ops.AuditEntry(str(place), at, verb, by, reason, identity, subject, before, after)
+    name = f"{place.millis}-{place.sequence}-{place.bucket}"
+    return ops.AuditEntry(name, at, verb, by, reason, identity, subject, before, after)
 
 
 MAINTENANCE_PLANS: Final[Plans] = {
