@@ -1,7 +1,7 @@
 """The `semel` command.
 
     main       the entry point; says what is not installed
-    commands   the group of all commands; migrate, demo, worker
+    commands   the group of all commands; migrate, demo, worker, audit
     output     how commands print and end: sentences, tables, JSON, exit codes
     targets    the guard, application and records that arguments name
     views      records and effects as JSON documents and as lines

@@ -9,20 +9,25 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 import semel as library
-from semel.cli import output
-from semel.cli.audit import audit
+from semel.cli import output, targets
 from semel.cli.doctor import doctor
 from semel.cli.keys import keys
 from semel.cli.ledger import ledger
 from semel.cli.outbox import dlq, outbox
 from semel.cli.routes import routes
+from semel.cli.targets import Target
 from semel.cli.unknown import unknown
+from semel.cli.views import audit_document
+from semel.core.operations.acts import Verb
+from semel.core.operations.audit import AuditEntry
+from semel.core.records import Micros
 from semel.stores import open_backend
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
@@ -69,12 +74,9 @@ def migrate(url: str | None, as_json: bool) -> None:
     backend = open_backend(store)
     with output.waiting_for(f"migrating {backend.url}"):
         version = backend.migrate()
-    if as_json:
-        output.print_json({"store": backend.url, "version": version})
-    elif version:
-        output.say(f"{backend.url}: schema version {version}")
-    else:
-        output.say(f"{backend.url}: keeps no schema, nothing to do")
+    said = f"schema version {version}" if version else "keeps no schema, nothing to do"
+    document = {"store": backend.url, "version": version}
+    output.print_result(as_json, document, f"{backend.url}: {said}")
 
 
 @semel.command()
@@ -150,5 +152,47 @@ def worker(context: click.Context, /, **given: Any) -> None:
     context.exit(run(WorkerOptions(**given)))
 
 
-for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, audit):
+@semel.group()
+def audit() -> None:
+    """What was done beside the way of requests, by whom, and why."""
+
+
+@audit.command("list")
+@targets.on_a_guard
+@click.option("--identity", help="Only about this record; the whole identity, if it is gone.")
+@click.option("--verb", type=click.Choice([verb.value for verb in Verb]), help="Only this.")
+@click.option("--by", help="Only by those whose name has this in it.")
+@click.option("--since", type=targets.age, help="Only what is younger than this, say 12h or 30d.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most.")
+@output.as_json
+def list_acts(
+    target: Target,
+    identity: str | None,
+    verb: str | None,
+    by: str | None,
+    since: Micros | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List acts, newest first. They are kept for good: maintenance does not touch them."""
+    opened = target.operator()
+    which = None if identity is None else targets.identity_of(opened, identity)
+    then = None if since is None else opened.now() - since  # by the clock the entries have
+    found = opened.audit(identity=which, verb=verb, by=by, since=then)
+    entries = list(islice(found, limit))
+    head = ("AT", "VERB", "WHAT", "BEFORE", "AFTER", "BY", "REASON")
+    if as_json:
+        output.print_json([audit_document(entry) for entry in entries])
+    else:
+        output.say_table(head, map(_act, entries), "nothing was done")
+
+
+def _act(entry: AuditEntry) -> tuple[str, ...]:
+    what = entry.subject or (entry.identity.hex()[: targets.SHORT] if entry.identity else "-")
+    after = entry.after or ("gone" if entry.identity and entry.before else "-")
+    at, before = output.moment(entry.at) or "-", entry.before or "-"
+    return (at, entry.verb, what, before, after, entry.by, entry.reason)
+
+
+for each in (doctor, routes, keys, unknown, dlq, outbox, ledger):
     semel.add_command(each)

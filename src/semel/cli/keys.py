@@ -185,10 +185,7 @@ def evict(
             output.say(f"{identity.hex()[: targets.SHORT]}: {said}", err=not evicted)
     with output.waiting_for("waiting until no process repeats their answers"):
         opened.wait_out()
-    if as_json:
-        output.print_json(results)
-    if not all(each["evicted"] for each in results):
-        raise SystemExit(output.FAILED)
+    output.print_result(as_json, results, fine=all(each["evicted"] for each in results))
 
 
 def _evict(
@@ -248,18 +245,14 @@ def rotate(target: Target, by: str, reason: str, as_json: bool) -> None:
             show_line(f"{so_far.resealed} encrypted anew, {so_far.remaining} left for later")
 
         done = target.operator().rotate(by=by, reason=reason, progress=report)
-    if as_json:
-        names = ("resealed", "remaining", "unreadable", "reason")
-        output.print_json({name: getattr(done, name) for name in names})
-    else:
-        said = f"{done.resealed} values encrypted anew, {done.remaining} remain"
-        if done.unreadable:
-            said += f"; {done.unreadable} cannot be read, the first of which {done.reason}"
-        elif done.remaining:
-            said += ": run it again"
-        output.say(said)
-    if done.remaining:
-        raise SystemExit(output.FAILED)
+    said = f"{done.resealed} values encrypted anew, {done.remaining} remain"
+    if done.unreadable:
+        said += f"; {done.unreadable} cannot be read, the first of which {done.reason}"
+    elif done.remaining:
+        said += ": run it again"
+    names = ("resealed", "remaining", "unreadable", "reason")
+    document = {name: getattr(done, name) for name in names}
+    output.print_result(as_json, document, said, fine=not done.remaining)
 
 
 @keys.command()
@@ -284,11 +277,7 @@ def erase(target: Target, tenant: str, by: str, reason: str, yes: bool, as_json:
             show_line(f"{share} %: {so_far.erased} records erased")
 
         done = target.operator().erase(tenant, by=by, reason=reason, progress=report)
-    if as_json:
-        output.print_json({"erased": done.erased, "left": [each.hex() for each in done.left]})
-    else:
-        output.say(f"{done.erased} records erased, {len(done.left)} unsettled ones left")
-        for each in done.left:
-            output.say(each.hex())
-    if done.left:
-        raise SystemExit(output.FAILED)
+    left = [each.hex() for each in done.left]
+    said = f"{done.erased} records erased, {len(left)} unsettled ones left"
+    document = {"erased": done.erased, "left": left}
+    output.print_result(as_json, document, said, *left, fine=not left)

@@ -96,6 +96,17 @@ def print_json(document: object, indent: int | None = 2) -> None:
     click.echo(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"))
 
 
+def print_result(as_json: bool, document: object, *lines: str, fine: bool = True) -> None:
+    """Print what came of a command: JSON or lines. Exit code 1 unless it is ``fine``."""
+    if as_json:
+        print_json(document)
+    else:
+        for line in lines:
+            say(line)
+    if not fine:
+        raise SystemExit(FAILED)
+
+
 def visible(text: str) -> str:
     """``text`` with the escape of every character that a terminal would not simply show."""
     if text.isprintable():

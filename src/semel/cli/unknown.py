@@ -105,12 +105,7 @@ def probe(target: Target, identity: str, as_json: bool) -> None:
 def _report(result: Inspection | None, as_json: bool) -> None:
     """Print whether the record was settled; exit code 1 if it was not."""
     settled, said = isinstance(result, settlement.Settled), _sentence(result)
-    if as_json:
-        output.print_json({"settled": settled, "said": said})
-    else:
-        output.say(said)
-    if not settled:
-        raise SystemExit(output.FAILED)
+    output.print_result(as_json, {"settled": settled, "said": said}, said, fine=settled)
 
 
 def _sentence(result: Inspection | None) -> str:
