@@ -92,9 +92,10 @@ class Points:
             case ops.Pause(attempt=attempt):
                 time.sleep(pause_before(attempt))
                 return self._run.held()
-            case ops.Begin():
-                _demand_time(self._run)
-        return self._transact.perform(op)
+            case _:
+                if isinstance(op, ops.Begin):
+                    _demand_time(self._run)
+                return self._transact.perform(op)
 
 
 def _did(op: ops.Do) -> ops.Did | ops.Raised | ops.Abandoned:
@@ -164,9 +165,10 @@ class AsyncPoints:
             case ops.Pause(attempt=attempt):
                 await asyncio.sleep(pause_before(attempt))
                 return self._run.held()
-            case ops.Begin():
-                _demand_time(self._run)
-        return await self._transact.perform(op)
+            case _:
+                if isinstance(op, ops.Begin):
+                    _demand_time(self._run)
+                return await self._transact.perform(op)
 
 
 async def _adid(op: ops.Do) -> ops.Did | ops.Raised | ops.Abandoned:

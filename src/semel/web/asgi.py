@@ -151,8 +151,9 @@ def _enforce_options(litestar: Any, guard: Guard) -> None:
 
     What stands on a controller or higher up may leave methods out, as on any class.
     """
-    kept = [getattr(route, "route_handler_map", None) or {} for route in litestar.routes]
-    for handler in [routes.handler_in(each) for handlers in kept for each in handlers.values()]:
+    none: dict[str, Any] = {}
+    maps = [getattr(route, "route_handler_map", None) or none for route in litestar.routes]
+    for handler in [routes.handler_in(each) for handlers in maps for each in handlers.values()]:
         policy = handler.opt.get(routes.OPT)
         if policy is None or hasattr(handler.fn, TAG):
             continue

@@ -260,15 +260,16 @@ class AsgiExchange(AsyncExchange):
         self._carried = self.spawn(self._carry(rest))
 
     async def _carry(self, rest: Flow[Answer] | Flow[Answer | Flowing]) -> None:
-        reached: Answer | Flowing | None = None
         try:
             reached = await self.drive(rest)
-        finally:
-            if not isinstance(reached, Flowing):
-                await self.end()
+        except BaseException:
+            await self.end()
+            raise
         if isinstance(reached, Flowing):
             await self._start_stream(reached)
-        elif self._stream is None:
+            return
+        await self.end()
+        if self._stream is None:
             await self._answered(reached)
         else:
             self.tell(reached)

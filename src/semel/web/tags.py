@@ -155,7 +155,7 @@ def _enforced(endpoint: Callable[..., Any], policy: Policy, report: Report) -> A
         with watched():
             return endpoint(*given, **named)
 
-    if not (isinstance(endpoint, functools.partial) or inspect.isroutine(endpoint)):
+    if not any((isinstance(endpoint, functools.partial), inspect.isroutine(endpoint))):
         # An object that is called, such as an ASGI application: frameworks tell it from a function.
         return _AsyncObject(endpoint, awaited) if is_async(endpoint) else _Object(endpoint, begun)
     wrapper = called

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import AnyStr, Literal, NamedTuple, TypeAlias
+from typing import Any, AnyStr, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from semel.core.frozen import frozen
@@ -75,7 +75,7 @@ def _parameters(
     pattern: re.Pattern[AnyStr], header: AnyStr, at: int
 ) -> dict[AnyStr, AnyStr] | None:
     """RFC 9110 5.6.6. Values stay escaped; None when malformed or given twice."""
-    parameters: dict[AnyStr, AnyStr] = {}
+    parameters: dict[Any, AnyStr] = {}
     while at < len(header) and (match := pattern.match(header, at)):
         name, quoted, token = match.groups()
         if name is not None:
