@@ -70,6 +70,7 @@ check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m tools.twins --check
+	$(BIN)/python -m tools.queries --check
 	$(BIN)/pytest tests/unit/test_layout.py
 
 # The packages semel is compared with have an environment of their own, built when asked for.

@@ -37,8 +37,8 @@ VALUES: Final = {
 def statement(name: str, **values: str) -> str:
     """A query of the store with pgbench's values in the place of its parameters."""
     filled = VALUES | values
-    text = QUERIES[name].text.replace("%%", "%")
-    return re.sub(r"%\((\w+)\)s", lambda match: filled[match[1]], text)
+    query = QUERIES[name]
+    return re.sub(r"\$(\d+)", lambda match: filled[query.takes[int(match[1]) - 1]], query.text)
 
 
 ANY_KEY: Final = ("\\set n random(1, 9000000000000000000)",)

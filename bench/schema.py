@@ -35,9 +35,9 @@ import psycopg
 from bench.measure import cpu_seconds
 from bench.pgbench import VALUES, pgbench, statement
 from semel.stores import open_backend
-from semel.stores.sql.dialect import SYNTAXES
 from tests.servers.postgres import PostgresServer
 from tests.stores.harness import divide
+from tools.queries import SYNTAXES
 
 INDEX: Final = "DROP INDEX semel_record_due"
 SIDE: Final = (

@@ -278,7 +278,6 @@ class Guard:
 
         return register
 
-    # Twin of Guard.aenqueue, by tools.twins
     def enqueue(
         self,
         connection: Any,

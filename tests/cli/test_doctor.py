@@ -104,7 +104,7 @@ def test_the_rights_that_are_looked_for_are_those_that_the_queries_need() -> Non
     written = re.compile(r"\b(INSERT|UPDATE|DELETE)(?: IGNORE)?(?: INTO| FROM)? (semel_[a-z]+)")
     used = {
         found
-        for path in Path(migration.__file__).parent.glob("queries/**/*.sql")
+        for path in Path(migration.__file__).parent.glob("sent/**/*.sql")
         for found in written.findall(path.read_text())
     }
     looked_for = {(verb, table) for table, (verbs, _) in NEEDED.items() for verb in verbs}

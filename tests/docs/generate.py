@@ -12,7 +12,7 @@ from collections.abc import Callable
 from semel.core.records import State
 from semel.core.states import TABLE, RecordEvent, Rule
 from semel.runtime.events import CATALOGUE
-from semel.stores.sql.dialect import SYNTAXES, query_sources
+from semel.stores.sql.dialect import DIALECTS, query_files
 from semel.telemetry.metrics import MEASURES
 from tests.docs.pages import Page, pages
 
@@ -24,8 +24,7 @@ _EVENT = re.compile(r"^-- event: (.+)$", re.MULTILINE)
 
 def performed() -> list[Rule]:
     """The rows of the table that a store of this release can carry out."""
-    sources = [query_sources(), *map(query_sources, SYNTAXES)]
-    texts = [text for found in sources for text in found.values()]
+    texts = [text for name in DIALECTS for text in query_files(name).values()]
     events = {RecordEvent(name) for text in texts for name in _EVENT.findall(text)}
     return [row for row in TABLE if row.event in events]
 

@@ -153,12 +153,12 @@ class NoAudit:
 def test_without_an_entry_nothing_is_erased(url: str) -> None:
     guard = guard_on(url)
     pay(guard, "bob", 0)
-    whole: Any = guard.runtime.backend
+    whole: Any = guard.backend
     broken: Any = NoAudit(whole)
-    guard.runtime.backend = broken
+    guard.backend = broken
     with pytest.raises(StoreUnavailable):
         guard.operator().erase("bob", by="eve", reason="asked")
-    guard.runtime.backend = whole
+    guard.backend = whole
     assert pay(guard, "bob", 0).replayed
 
 

@@ -33,7 +33,7 @@ from semel.stores.mysql.protocol import INSERTS, MANY
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.settings import parse as parse_url
 from semel.stores.mysql.values import literal, rendered
-from semel.stores.sql.dialect import dialect, query_sources
+from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.servers import MariadbServer
 from tests.stores.contract import MINUTE
@@ -817,6 +817,7 @@ def test_on_a_galera_node_no_transaction_is_one_packet() -> None:
 
 def test_every_insert_that_looks_first_expects_a_rival() -> None:
     """Between the look and the insert another may come: that is no error of the store's."""
-    looks = {name for name, text in query_sources("mysql").items() if "@semel_found" in text}
+    queries = dialect("mysql").queries.values()
+    looks = {query.name for query in queries if "@semel_found" in query.text}
     assert looks - MANY <= INSERTS
     assert "agree" in looks

@@ -111,19 +111,20 @@ async def test_batches_work_behind_a_transaction_pooler(
 # ── statements ────────────────────────────────────────────────────────────────────────────────────
 
 
-def many(kind: type[StoreOperation[Any]], ops: Sequence[Any]) -> tuple[bytes, dict[str, Any]]:
+def many(kind: type[StoreOperation[Any]], ops: Sequence[Any]) -> tuple[bytes, list[Any]]:
     """The statement for ``ops`` as it is, but patient, to be looked at while it waits."""
-    text = dialect("postgresql").text(KINDS[kind].statement).replace("'100ms'", "'1h'")
+    asked = dialect("postgresql").queries[KINDS[kind].statement]
+    text = asked.text.replace("'100ms'", "'1h'")
     if kind is Claim:
         rows = [dict(next(plans.plan(op)).params) for op in ops]
     else:
         rows = [{name: getattr(op, name) for name in op.__match_args__} for op in ops]
-    return text.encode(), {name: [row[name] for row in rows] for name in rows[0]}
+    return text.encode(), [[row[name] for row in rows] for name in asked.takes]
 
 
 @contextmanager
 def under_way(
-    database: Postgres, statement: tuple[bytes, dict[str, Any]]
+    database: Postgres, statement: tuple[bytes, list[Any]]
 ) -> Iterator[Future[list[Any]]]:
     """The statement in a connection of its own, waiting for somebody's lock."""
     with (
@@ -132,7 +133,8 @@ def under_way(
         database.admin() as ask,
     ):
         pid = connection.info.backend_pid
-        running = threads.submit(lambda: connection.execute(*statement).fetchall())
+        cursor = psycopg.RawCursor(connection)
+        running = threads.submit(lambda: cursor.execute(*statement).fetchall())
         blocked = f"SELECT cardinality(pg_blocking_pids({pid}))"
         until(lambda: running.done() or ask(blocked))
         assert not running.done(), running.result()

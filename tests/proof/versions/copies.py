@@ -36,7 +36,8 @@ def next_version(folder: Path) -> Path:
     for dialect in DIALECTS:
         migration = package / SQL / "migrations" / dialect / "0002_note.sql"
         migration.write_text("-- oldest: 1\nALTER TABLE semel_record ADD COLUMN note TEXT;\n")
-    change(package / SQL / "queries" / "complete.sql", "SET state", "SET note = 'newer', state")
+        complete = package / SQL / "sent" / dialect / "complete.sql"
+        change(complete, "SET state", "SET note = 'newer', state")
     script = package / "stores/redis/lua/complete.lua"
     change(script, "'state', 'completed',", "'note', 'newer', 'state', 'completed',")
     return folder
@@ -48,9 +49,8 @@ def distant_version(folder: Path) -> Path:
     for dialect in DIALECTS:
         migration = package / SQL / "migrations" / dialect / "0002_moved.sql"
         migration.write_text("-- oldest: 2\nALTER TABLE semel_record RENAME TO semel_moved;\n")
-    for query in (package / SQL / "queries").rglob("*.sql"):
+    for query in (package / SQL / "sent").rglob("*.sql"):
         query.write_text(query.read_text().replace("semel_record", "semel_moved"))
-    change(package / SQL / "dialect.py", '{"semel_record": ', '{"semel_moved": ')
     change(package / "stores/redis/commands.py", "LAYOUT: Final = 1", "LAYOUT: Final = 2")
     return folder
 

@@ -33,8 +33,8 @@ from semel.stores.django.transactions import (
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.options import in_url
 from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import Ddl, upgrade
-from semel.stores.sql.plans import Rows
+from semel.stores.sql.migration import upgrade
+from semel.stores.sql.statements import drive
 
 R = TypeVar("R")
 T = TypeVar("T", bound=DjangoTransaction)
@@ -301,25 +301,16 @@ def migrate(wrapper: Any) -> None:
         return
     wrapper = connections[wrapper.alias]
     wrapper.ensure_connection()
-    connection, steps = wrapper.connection, upgrade(dialect(engine))
-    rows: Rows | None = None
-    while True:
-        try:
-            step = next(steps) if rows is None else steps.send(rows)
-        except StopIteration:
-            return
-        if isinstance(step, Ddl):
-            text, params = step.text, None
-        else:
-            text, params = dialect(engine).text(step.name), step.params
-        # With the driver itself: Django's cursors rewrite parameters.
-        if engine == "sqlite":
-            cursor: Any = connection.execute(text, {**(params or {}), "now": base.system_clock()})
-        else:
-            from psycopg import Cursor
+    # With the driver itself: Django's cursors rewrite parameters.
+    if engine == "sqlite":
+        from semel.stores.sqlite.connection import execute
 
-            cursor = Cursor(connection).execute(text.encode(), params)
-        rows = cursor.fetchall() if cursor.description else []
+        now = base.system_clock()
+        drive(upgrade(dialect(engine)), lambda step: execute(wrapper.connection, step, now))
+    else:
+        from semel.stores.postgres.backend import PostgresSchema
+
+        drive(upgrade(dialect(engine)), PostgresSchema(wrapper.connection).execute)
 
 
 def testing() -> bool:

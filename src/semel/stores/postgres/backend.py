@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final, overload
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from semel.stores.base import AsyncStore, Capabilities, Store
 from semel.stores.postgres.connection import DIALECT
@@ -73,7 +74,7 @@ class PostgresBackend(ServerBackend):
         return JoinedStore(connection)
 
     @contextmanager
-    def _schema(self, *, lock: bool) -> Generator[_SchemaConnection]:
+    def _schema(self, *, lock: bool) -> Generator[PostgresSchema]:
         """A migration is one transaction, under one lock, however many nodes try."""
         try:
             connection = psycopg.connect(self._settings.conninfo, prepare_threshold=None)
@@ -86,7 +87,7 @@ class PostgresBackend(ServerBackend):
                     # In a statement of its own: what follows must see what the one who held the
                     # lock before has committed.
                     connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-                yield _SchemaConnection(connection)
+                yield PostgresSchema(connection)
         except psycopg.Error as error:
             raise store_error(driver_fault(error), doubt=True) from None
 
@@ -95,18 +96,19 @@ LOCK: Final = int.from_bytes(b"semel\0\0\1")
 """Of the transaction, not of the session: a pooler may part us from the latter."""
 
 
-class _SchemaConnection:
+class PostgresSchema:
     """See `semel.stores.sql.backend.SchemaConnection`."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
     def execute(self, asked: Statement | Ddl, /) -> Rows:
+        cursor: psycopg.RawCursor[Any] = psycopg.RawCursor(self._connection, row_factory=tuple_row)
         if isinstance(asked, Ddl):
-            self._connection.execute(asked.text.encode())
+            cursor.execute(asked.text.encode())
             return []
-        text = dialect(DIALECT).text(asked.name)
-        cursor = self._connection.execute(text.encode(), asked.params)
+        query = dialect(DIALECT).queries[asked.name]
+        cursor.execute(query.text.encode(), [asked.params[name] for name in query.takes])
         return cursor.fetchall() if cursor.description else []
 
     def denied(self, text: str, /) -> bool:

@@ -7,7 +7,6 @@ send each of them over another server connection.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Generator
 from functools import cache
 from hashlib import sha256
@@ -35,7 +34,6 @@ Exchange: TypeAlias = Generator[int, None, Rows]
 
 DIALECT: Final = "postgresql"
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
-_PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
 
 _HANDSHAKE: Final = (
     b"SELECT pg_backend_pid(), pg_is_in_recovery()::int, current_setting('transaction_read_only'),"
@@ -53,19 +51,13 @@ class LibpqQuery(NamedTuple):
 
 @cache
 def query(name: str) -> LibpqQuery:
-    """The query of that name with numbered placeholders, made once per process."""
-    order: list[str] = []
-
-    def number(match: re.Match[str]) -> str:
-        if match[1] not in order:
-            order.append(match[1])
-        return f"${order.index(match[1]) + 1}"
-
-    text = _PLACEHOLDER.sub(number, dialect(DIALECT).text(name)).replace("%%", "%")
+    """The query of that name, made once per process."""
+    asked = dialect(DIALECT).queries[name]
+    text = asked.text.encode()
     # With the digest, another version of semel behind the same pooler cannot have meant another
     # statement by the same name.
-    digest = sha256(text.encode()).hexdigest()[:16]
-    return LibpqQuery(f"semel_{name}_{digest}".encode(), text.encode(), tuple(order))
+    digest = sha256(text).hexdigest()[:16]
+    return LibpqQuery(f"semel_{name}_{digest}".encode(), text, asked.takes)
 
 
 class QuietConnection(psycopg.Connection[Any]):

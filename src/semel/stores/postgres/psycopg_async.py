@@ -26,8 +26,8 @@ R = TypeVar("R")
 class AsyncJoinedStore:
     """The store inside the caller's own transaction: executes there, never commits or retries.
 
-    On plain cursors, whatever kind the connection makes: those that bind parameters themselves, as
-    Django's do, cannot read binary results.
+    On cursors that send a text as it is, whatever kind the connection makes: those that bind
+    parameters themselves, as Django's do, cannot read binary results.
     """
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -40,10 +40,11 @@ class AsyncJoinedStore:
             raise errors.store_error(errors.driver_fault(error), doubt=True) from error
 
     async def _execute(self, asked: Statement) -> Rows:
-        cursor: psycopg.AsyncCursor[Any]
-        cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
-        text = dialect(DIALECT).text(asked.name).encode()
-        await cursor.execute(text, asked.params, binary=True)
+        cursor: psycopg.AsyncRawCursor[Any]
+        cursor = psycopg.AsyncRawCursor(self._connection, row_factory=tuple_row)
+        query = dialect(DIALECT).queries[asked.name]
+        values = [asked.params[name] for name in query.takes]
+        await cursor.execute(query.text.encode(), values, binary=True)
         return await cursor.fetchall()
 
 

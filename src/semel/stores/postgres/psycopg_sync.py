@@ -27,8 +27,8 @@ R = TypeVar("R")
 class JoinedStore:
     """The store inside the caller's own transaction: executes there, never commits or retries.
 
-    On plain cursors, whatever kind the connection makes: those that bind parameters themselves, as
-    Django's do, cannot read binary results.
+    On cursors that send a text as it is, whatever kind the connection makes: those that bind
+    parameters themselves, as Django's do, cannot read binary results.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -41,10 +41,11 @@ class JoinedStore:
             raise errors.store_error(errors.driver_fault(error), doubt=True) from error
 
     def _execute(self, asked: Statement) -> Rows:
-        cursor: psycopg.Cursor[Any]
-        cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
-        text = dialect(DIALECT).text(asked.name).encode()
-        cursor.execute(text, asked.params, binary=True)
+        cursor: psycopg.RawCursor[Any]
+        cursor = psycopg.RawCursor(self._connection, row_factory=tuple_row)
+        query = dialect(DIALECT).queries[asked.name]
+        values = [asked.params[name] for name in query.takes]
+        cursor.execute(query.text.encode(), values, binary=True)
         return cursor.fetchall()
 
 

@@ -2,7 +2,9 @@
 
 ::
 
-    dialect, queries/, migrations/   SQL files, made ready for one database
+    queries/                         the statements; where databases differ, one for each
+    sent/                            what each database is sent, written by `tools.queries`
+    dialect, migrations/             the SQL files of one database, loaded
     plans, plans_maintenance         the statements of each operation                  (no I/O)
     statements                       faults; a statement that may be sent again        (no I/O)
     rows                             rows into replies, checked                        (no I/O)

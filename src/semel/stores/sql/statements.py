@@ -69,7 +69,7 @@ def _has_just_come(record: Record | None, now: Micros, params: Mapping[str, obje
 
 
 def act_params(act: ops.Act) -> dict[str, object]:
-    """The parameters of a statement that writes an audit entry (`stores/sql/dialect.py`)."""
+    """The parameters of a statement that writes an audit entry (`tools/queries.py`)."""
     return {"actor": shown(act.by), "why": shown(act.reason)}
 
 
@@ -147,7 +147,6 @@ def retried(
             return reply
 
 
-# Twin of adrive, by tools.twins
 def drive(steps: Generator[Q, A, R], execute: Callable[[Q], A]) -> R:
     """Run ``steps`` to their end, blocking; what ``execute`` raises is thrown in."""
     try:

@@ -31,7 +31,7 @@ C = TypeVar("C", bound=sqlite3.Connection)
 
 DIALECT = dialect("sqlite")
 TEXTS = {name: query.text for name, query in DIALECT.queries.items()}
-PARTS = {name: query.parts for name, query in DIALECT.queries.items() if query.parts}
+PARTS = {name: query.parts for name, query in DIALECT.queries.items() if query.parts[1:]}
 OLDEST = (3, 37, 0)
 """STRICT tables came with 3.37, RETURNING with 3.35."""
 

@@ -1,0 +1,28 @@
+-- Written by `python -m tools.queries` from queries/mysql/accept.sql: change that file.
+-- accept: insert a pending record with its request unless the key is too old to start one, or read
+--         what is there.
+-- event: accept
+-- takes: identity fence fingerprint fields tenant method path key on_lapse patience fresh_until
+--        request terms
+-- gives: the new or the existing record and now; no row when a rival inserted it in between, or when
+--        nothing is there and the key is too old
+-- why: as claim.
+SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
+
+INSERT INTO semel_record
+    (identity, state, fence, fingerprint, fields, tenant, method, path, `key`, on_lapse,
+     created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
+SELECT :identity, 'pending', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+       :on_lapse, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :patience, 'run',
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :patience,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :patience, :request, :terms
+FROM DUAL
+WHERE @semel_found IS NULL AND (:fresh_until IS NULL
+                                OR :fresh_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+       expires_at, forget_at, CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00',
+       substr(snapshot, 1, 64)) ELSE snapshot END, reason, retired_at,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record WHERE identity = :identity

@@ -1,0 +1,13 @@
+-- Written by `python -m tools.queries` from queries/advance.sql: change that file.
+-- advance: a recovery point was reached, or is about to be.
+-- event: advance
+-- takes: identity fence journal
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: asked again it writes the same journal again.
+UPDATE semel_record
+SET journal = :journal
+WHERE identity = :identity AND fence = :fence AND state = 'in_progress';
+
+SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity = :identity AND ROW_COUNT() > 0

@@ -1,0 +1,35 @@
+-- Written by `python -m tools.queries` from queries/mysql/claim_many.sql: change that file.
+-- claim_many: claim, for many keys at once.
+-- event: claim
+-- takes: identity fence fingerprint fields tenant method path key on_lapse lease fresh_until
+--        request terms
+-- gives: the new and the existing records and now, in any order. No row where claim gives none
+-- why: one round trip and one commit, and nothing is written or locked where a record exists: a look,
+--      which takes no lock, notes those as bits. Each parameter is a list, one value per row, in the
+--      order of identities, which is the order of the locks; lease is a JSON array, and gives the
+--      rows their numbers. No identity may be in it twice.
+SELECT BIT_OR(1 << (FIELD(identity, :identity) - 1)) INTO @semel_found
+FROM semel_record WHERE identity IN (:identity);
+
+INSERT INTO semel_record
+    (identity, state, fence, fingerprint, fields, tenant, method, path, `key`, on_lapse,
+     created_at, leased_until, duty, due_at, request, terms)
+SELECT ELT(n, :identity), 'in_progress', ELT(n, :fence), ELT(n, :fingerprint), ELT(n, :fields),
+       ELT(n, :tenant), ELT(n, :method), ELT(n, :path), ELT(n, :key), ELT(n, :on_lapse),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease, CASE ELT(n, :on_lapse)
+                                                                                WHEN 'resume'
+       THEN 'resume' ELSE 'lease' END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease, ELT(n, :request),
+       CAST(ELT(n, :terms) AS SIGNED)
+FROM JSON_TABLE(:lease, '$[*]' COLUMNS (n FOR ORDINALITY, lease BIGINT PATH '$')) AS given
+WHERE ((@semel_found >> (n - 1)) & 1) = 0
+  AND (ELT(n, :fresh_until) IS NULL OR CAST(ELT(n,
+  :fresh_until) AS SIGNED) >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+       expires_at, forget_at, CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00',
+       substr(snapshot, 1, 64)) ELSE snapshot END, reason, retired_at,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity IN (:identity)

@@ -1,0 +1,20 @@
+-- Written by `python -m tools.queries` from queries/complete.sql: change that file.
+-- complete: store the answer.
+-- event: complete
+-- takes: identity fence snapshot retention tombstone resource
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: also from unknown, for the fence that last held it: the late result is evidence. A lease that
+--      is past does not matter as long as nobody acted on it.
+UPDATE semel_record
+SET state = 'completed', snapshot = :snapshot, leased_until = NULL,
+    expires_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention,
+    forget_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention
+        + :tombstone, reason = NULL,
+    resource = :resource, request = NULL,
+    duty = 'expire', due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+        + :retention
+WHERE identity = :identity AND fence = :fence AND state IN ('in_progress', 'unknown');
+
+SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity = :identity AND ROW_COUNT() > 0

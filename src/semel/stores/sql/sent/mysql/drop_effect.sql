@@ -1,0 +1,22 @@
+-- Written by `python -m tools.queries` from queries/drop_effect.sql: change that file.
+-- drop_effect: a dead effect is given up for good.
+-- audits: drop -
+-- takes: key actor why
+-- gives: now; no row when it is not dead
+-- why: only dead ones: what waits may be under way.
+INSERT INTO semel_audit
+    (at, verb, actor, reason, identity, subject, state_before, state_after)
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       'drop', :actor, :why, identity, `key`, state,
+       NULL
+FROM semel_effect
+WHERE `key` = :key AND state = 'dead'
+FOR UPDATE;
+
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_effect
+WHERE `key` = :key AND state = 'dead'
+FOR UPDATE;
+
+DELETE FROM semel_effect
+WHERE `key` = :key AND state = 'dead'

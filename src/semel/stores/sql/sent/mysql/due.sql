@@ -1,0 +1,23 @@
+-- Written by `python -m tools.queries` from queries/due.sql: change that file.
+-- due: what is due of one kind of work, longest due first.
+-- takes: duty limit all application names
+-- gives: cases and now
+-- why: what is pending past its deadline is the abandoner's, not the worker's. What is of another
+--      application, or of a route that the asker does not know, must not fill its list.
+SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
+       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
+       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.method, record.path, record.`key`, record.request, record.journal, record.resource,
+       record.tries, record.due_at, terms.said,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms
+WHERE record.duty = :duty
+  AND record.due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+  AND (record.state <> 'pending'
+       OR record.leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+  AND (record.state <> 'in_progress'
+       OR record.leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+  AND (:all = 1
+       OR (terms.application = :application AND terms.route IN (:names)))
+ORDER BY record.due_at LIMIT :limit

@@ -1,0 +1,7 @@
+-- Written by `python -m tools.queries` from queries/read_leader.sql: change that file.
+-- read_leader: until when somebody leads.
+-- takes: name
+-- gives: leased_until, now; no row when nobody ever led
+-- why: follows a lead that was refused.
+SELECT leased_until, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_leader WHERE name = :name

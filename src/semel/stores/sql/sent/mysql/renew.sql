@@ -1,0 +1,17 @@
+-- Written by `python -m tools.queries` from queries/renew.sql: change that file.
+-- renew: push the end of the lease away.
+-- event: renew
+-- takes: identity fence lease
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: a lease that is past is not revived; others may already have been told that it lapsed. Where
+--      the sweeper looks, due_at stays, so that this is a HOT update: it finds the lease renewed.
+UPDATE semel_record
+SET leased_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease,
+    due_at = CASE duty WHEN 'lease' THEN due_at
+                  ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease END
+WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
+  AND leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+
+SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity = :identity AND ROW_COUNT() > 0

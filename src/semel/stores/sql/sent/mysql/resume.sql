@@ -1,0 +1,18 @@
+-- Written by `python -m tools.queries` from queries/resume.sql: change that file.
+-- resume: go on with a resumable operation whose holder's time is up, under a new fence.
+-- event: lapse, declared resume
+-- takes: identity seen fence lease
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: the old holder may only be slow; its fence is burnt before anybody goes on.
+UPDATE semel_record
+SET fence = :fence, leased_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    + :lease, duty = 'resume', due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    + :lease,
+    snapshot = NULL, reason = NULL
+WHERE identity = :identity AND fence = :seen AND state = 'in_progress'
+  AND leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND on_lapse = 'resume';
+
+SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity = :identity AND ROW_COUNT() > 0

@@ -1,0 +1,27 @@
+-- Written by `python -m tools.queries` from queries/settle_absent.sql: change that file.
+-- settle_absent: evidence says that it did not happen and no longer can; burn the old fence.
+-- event: settle: it did not
+-- audits: settle failed_retryable
+-- takes: identity seen fence retention evidence journal actor why
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: with its fence burnt, a holder that was only paused can no longer complete the record.
+INSERT INTO semel_audit
+    (at, verb, actor, reason, identity, subject, state_before, state_after)
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       'settle', :actor, :why, identity, NULL, state,
+       'failed_retryable'
+FROM semel_record
+WHERE identity = :identity AND fence = :seen AND state = 'unknown'
+FOR UPDATE;
+
+UPDATE semel_record
+SET state = 'failed_retryable', fence = :fence, snapshot = NULL, leased_until = NULL,
+    forget_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention,
+    reason = :evidence, journal = COALESCE(:journal, journal),
+    duty = 'forget', due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+        + :retention
+WHERE identity = :identity AND fence = :seen AND state = 'unknown';
+
+SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity = :identity AND ROW_COUNT() > 0

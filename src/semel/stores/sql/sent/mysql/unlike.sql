@@ -1,0 +1,13 @@
+-- Written by `python -m tools.queries` from queries/unlike.sql: change that file.
+-- unlike: what does not begin in a certain way in the next records, in the order of identities.
+-- takes: prefix size after limit
+-- gives: identity, fence, reason, request, journal, snapshot, and now; NULL where it begins so
+-- why: what is encrypted begins with its key's id; what has the current one need not travel.
+SELECT identity, fence, reason,
+       CASE WHEN substr(request, 1, :size) <> :prefix THEN request END,
+       CASE WHEN substr(journal, 1, :size) <> :prefix THEN journal END,
+       CASE WHEN substr(snapshot, 1, :size) <> :prefix THEN snapshot END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_record
+WHERE identity > :after
+ORDER BY identity LIMIT :limit

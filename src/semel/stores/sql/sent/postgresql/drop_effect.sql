@@ -1,0 +1,23 @@
+-- Written by `python -m tools.queries` from queries/drop_effect.sql: change that file.
+-- drop_effect: a dead effect is given up for good.
+-- audits: drop -
+-- takes: $1 key $2 actor $3 why
+-- gives: now; no row when it is not dead
+-- why: only dead ones: what waits may be under way.
+WITH seen AS MATERIALIZED (
+    SELECT identity, state, key AS subject FROM semel_effect
+    WHERE key = $1 AND state = 'dead'
+    FOR UPDATE
+),
+noted AS (
+    INSERT INTO semel_audit
+        (at, verb, actor, reason, identity, subject, state_before, state_after)
+    SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+           'drop', CAST($2 AS text), CAST($3 AS text), identity, subject, state,
+           CAST(NULL AS text)
+    FROM seen
+)
+DELETE FROM semel_effect
+WHERE key = $1 AND state = 'dead'
+  AND EXISTS (SELECT FROM seen)
+RETURNING (extract(epoch from clock_timestamp()) * 1000000)::bigint

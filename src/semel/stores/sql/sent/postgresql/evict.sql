@@ -1,0 +1,27 @@
+-- Written by `python -m tools.queries` from queries/evict.sql: change that file.
+-- evict: an operator removes a settled record before its time.
+-- event: evict
+-- audits: evict -
+-- takes: $1 identity $2 seen $3 actor $4 why
+-- gives: NULL (no state), NULL, NULL, now; no row when refused or already gone
+-- why: only settled states; what is in flight or unknown needs other means.
+WITH seen AS MATERIALIZED (
+    SELECT identity, state, CAST(NULL AS text) AS subject FROM semel_record
+    WHERE identity = $1 AND fence = $2
+      AND state IN ('completed', 'failed_retryable', 'expired')
+    FOR UPDATE
+),
+noted AS (
+    INSERT INTO semel_audit
+        (at, verb, actor, reason, identity, subject, state_before, state_after)
+    SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+           'evict', CAST($3 AS text), CAST($4 AS text), identity, subject, state,
+           CAST(NULL AS text)
+    FROM seen
+)
+DELETE FROM semel_record
+WHERE identity = $1 AND fence = $2
+  AND state IN ('completed', 'failed_retryable', 'expired')
+  AND EXISTS (SELECT FROM seen)
+RETURNING CAST(NULL AS TEXT), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT),
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -1,0 +1,17 @@
+-- Written by `python -m tools.queries` from queries/purge.sql: change that file.
+-- purge: forget, for many.
+-- event: forget
+-- takes: $1 limit
+-- gives: now for each record that is gone
+-- why: as expire. What was completed is expired first, and forgotten in the same round if it is due.
+WITH due AS MATERIALIZED (
+    SELECT identity AS which FROM semel_record
+    WHERE duty = 'forget'
+      AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM semel_record
+WHERE identity = ANY (ARRAY(SELECT which FROM due))
+  AND state IN ('completed', 'failed_retryable', 'expired')
+  AND forget_at <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
+RETURNING (extract(epoch from clock_timestamp()) * 1000000)::bigint

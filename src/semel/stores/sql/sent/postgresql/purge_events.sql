@@ -1,0 +1,14 @@
+-- Written by `python -m tools.queries` from queries/purge_events.sql: change that file.
+-- purge_events: forget events of providers past their time.
+-- takes: $1 limit
+-- gives: now for each
+-- why: by then the provider sends them no more.
+WITH due AS MATERIALIZED (
+    SELECT source AS who, event AS what FROM semel_event
+    WHERE forget_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+    ORDER BY forget_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM semel_event
+WHERE (source, event) IN (SELECT who, what FROM due)
+  AND forget_at <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
+RETURNING (extract(epoch from clock_timestamp()) * 1000000)::bigint

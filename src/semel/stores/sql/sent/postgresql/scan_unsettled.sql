@@ -1,0 +1,15 @@
+-- Written by `python -m tools.queries` from queries/scan_unsettled.sql: change that file.
+-- scan_unsettled: the same, where only unsettled states are asked for.
+-- takes: $1 names $2 after $3 limit
+-- gives: glimpses and now, in the order of identities
+-- why: they are few among many; their duties say so to the database, which then need not read all.
+SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
+       record.key, record.created_at, record.leased_until, record.expires_at, record.forget_at,
+       record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said,
+       (extract(epoch from clock_timestamp()) * 1000000)::bigint
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms
+WHERE record.duty IN ('lease', 'resume', 'run', 'ask')
+  AND record.state = ANY (ARRAY(SELECT json_array_elements_text(CAST($1 AS json))))
+  AND record.identity > $2
+ORDER BY record.identity LIMIT $3

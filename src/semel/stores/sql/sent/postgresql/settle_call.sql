@@ -1,0 +1,28 @@
+-- Written by `python -m tools.queries` from queries/settle_call.sql: change that file.
+-- settle_call: evidence says that an operation's call happened; it can be resumed with its result.
+-- event: settle: its call happened
+-- audits: settle in_progress
+-- takes: $1 identity $2 seen $3 fence $4 journal $5 evidence $6 actor $7 why
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: the lease is past from the start: whoever comes next, a request or the completer, resumes it.
+WITH seen AS MATERIALIZED (
+    SELECT identity, state, CAST(NULL AS text) AS subject FROM semel_record
+    WHERE identity = $1 AND fence = $2 AND state = 'unknown' AND on_lapse = 'resume'
+    FOR UPDATE
+),
+noted AS (
+    INSERT INTO semel_audit
+        (at, verb, actor, reason, identity, subject, state_before, state_after)
+    SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+           'settle', CAST($6 AS text), CAST($7 AS text), identity, subject, state,
+           'in_progress'
+    FROM seen
+)
+UPDATE semel_record
+SET state = 'in_progress', fence = $3, journal = $4,
+    leased_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+    duty = 'resume', due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint, tries = 0,
+    snapshot = NULL, reason = $5
+WHERE identity = $1 AND fence = $2 AND state = 'unknown' AND on_lapse = 'resume'
+  AND EXISTS (SELECT FROM seen)
+RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint

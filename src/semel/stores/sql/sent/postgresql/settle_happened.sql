@@ -1,0 +1,30 @@
+-- Written by `python -m tools.queries` from queries/settle_happened.sql: change that file.
+-- settle_happened: evidence says that it happened; store the answer and burn the old fence.
+-- event: settle: it happened
+-- audits: settle completed
+-- takes: $1 identity $2 seen $3 fence $4 snapshot $5 retention $6 tombstone $7 evidence $8 actor
+--        $9 why
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: with its fence burnt, the late holder's own completion is refused and it answers from here.
+WITH seen AS MATERIALIZED (
+    SELECT identity, state, CAST(NULL AS text) AS subject FROM semel_record
+    WHERE identity = $1 AND fence = $2 AND state = 'unknown'
+    FOR UPDATE
+),
+noted AS (
+    INSERT INTO semel_audit
+        (at, verb, actor, reason, identity, subject, state_before, state_after)
+    SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+           'settle', CAST($8 AS text), CAST($9 AS text), identity, subject, state,
+           'completed'
+    FROM seen
+)
+UPDATE semel_record
+SET state = 'completed', fence = $3, snapshot = $4, leased_until = NULL,
+    expires_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $5,
+    forget_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $5 + $6,
+    reason = $7, request = NULL, duty = 'expire',
+    due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $5
+WHERE identity = $1 AND fence = $2 AND state = 'unknown'
+  AND EXISTS (SELECT FROM seen)
+RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -1,0 +1,40 @@
+-- Written by `python -m tools.queries` from queries/sweep.sql: change that file.
+-- sweep: lapse, for many.
+-- event: lapse
+-- event: lapse, declared release
+-- event: lapse, declared release, back to the queue
+-- takes: $1 limit
+-- gives: state and now of each
+-- why: nobody waits for it: what a request has locked is left for the next round. Resumable ones are
+--      of another duty. What was renewed since was put off before. For how long a released one is
+--      remembered say its own terms; where they are missing its next request lapses it.
+WITH due AS MATERIALIZED (
+    SELECT identity AS which FROM semel_record
+    WHERE duty = 'lease'
+      AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+      AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
+      AND (on_lapse <> 'release' OR patience IS NOT NULL
+           OR terms IN (SELECT id FROM semel_terms))
+    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE semel_record
+SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
+                 WHEN patience IS NULL THEN 'failed_retryable' ELSE 'pending' END,
+    duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
+                WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
+    due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL
+                  THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint
+        + (SELECT retention FROM semel_terms WHERE id = semel_record.terms)
+                  WHEN on_lapse = 'release'
+                  AND abandon_at < (extract(epoch from clock_timestamp()) * 1000000)::bigint
+                  THEN abandon_at
+                  ELSE (extract(epoch from clock_timestamp()) * 1000000)::bigint END,
+    forget_at = CASE WHEN on_lapse = 'release' AND patience IS NULL
+                     THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint
+        + (SELECT retention FROM semel_terms WHERE id = semel_record.terms) END,
+    leased_until = CASE on_lapse WHEN 'release' THEN abandon_at END,
+    snapshot = CASE on_lapse WHEN 'release' THEN NULL ELSE snapshot END,
+    tries = 0, reason = 'the lease ran out'
+WHERE identity = ANY (ARRAY(SELECT which FROM due)) AND state = 'in_progress'
+  AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
+RETURNING state, (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -1,0 +1,13 @@
+-- Written by `python -m tools.queries` from queries/take.sql: change that file.
+-- take: a worker begins a deferred request, under a new fence.
+-- event: take
+-- takes: $1 identity $2 seen $3 fence $4 lease
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: of two workers that saw the same record one burns the fence the other saw.
+UPDATE semel_record
+SET state = 'in_progress', fence = $3,
+    leased_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4, reason = NULL,
+    duty = CASE on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END,
+    due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
+WHERE identity = $1 AND fence = $2 AND state = 'pending'
+RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -1,0 +1,11 @@
+-- Written by `python -m tools.queries` from queries/enqueue.sql: change that file.
+-- enqueue: write an effect into the outbox.
+-- takes: key identity name payload order_key delay application
+-- gives: now; no row when its key is there already
+-- why: in the transaction that wants it. place gives the order in which they were written.
+INSERT INTO semel_effect
+    (key, identity, name, payload, order_key, state, created_at, due_at, application)
+VALUES (:key, :identity, :name, :payload, :order_key, 'waiting', :now, :now + :delay,
+        :application)
+ON CONFLICT (key) DO NOTHING
+RETURNING :now

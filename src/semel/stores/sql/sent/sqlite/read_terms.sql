@@ -1,0 +1,6 @@
+-- Written by `python -m tools.queries` from queries/read_terms.sql: change that file.
+-- read_terms: what terms say.
+-- takes: id
+-- gives: what they say, and now; no row when there are none
+-- why: follows an agree that wrote nothing.
+SELECT said, :now FROM semel_terms WHERE id = :id

@@ -1,0 +1,9 @@
+-- Written by `python -m tools.queries` from queries/reseal_journal.sql: change that file.
+-- reseal_journal: exchange a journal for other bytes that mean the same.
+-- takes: identity seen old new
+-- gives: state, leased_until, expires_at, now; no row when it has changed
+-- why: whoever wrote it meanwhile, under whatever fence, keeps what was written.
+UPDATE semel_record
+SET journal = :new
+WHERE identity = :identity AND fence = :seen AND journal = :old
+RETURNING state, leased_until, expires_at, :now

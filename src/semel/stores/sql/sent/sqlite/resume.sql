@@ -1,0 +1,12 @@
+-- Written by `python -m tools.queries` from queries/resume.sql: change that file.
+-- resume: go on with a resumable operation whose holder's time is up, under a new fence.
+-- event: lapse, declared resume
+-- takes: identity seen fence lease
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: the old holder may only be slow; its fence is burnt before anybody goes on.
+UPDATE semel_record
+SET fence = :fence, leased_until = :now + :lease, duty = 'resume', due_at = :now + :lease,
+    snapshot = NULL, reason = NULL
+WHERE identity = :identity AND fence = :seen AND state = 'in_progress' AND leased_until <= :now
+  AND on_lapse = 'resume'
+RETURNING state, leased_until, expires_at, :now

@@ -1,0 +1,21 @@
+-- Written by `python -m tools.queries` from queries/settle_happened.sql: change that file.
+-- settle_happened: evidence says that it happened; store the answer and burn the old fence.
+-- event: settle: it happened
+-- audits: settle completed
+-- takes: identity seen fence snapshot retention tombstone evidence actor why
+-- gives: state, leased_until, expires_at, now; no row when refused
+-- why: with its fence burnt, the late holder's own completion is refused and it answers from here.
+INSERT INTO semel_audit
+    (at, verb, actor, reason, identity, subject, state_before, state_after)
+SELECT :now,
+       'settle', CAST(:actor AS text), CAST(:why AS text), identity, CAST(NULL AS text), state,
+       'completed'
+FROM semel_record
+WHERE identity = :identity AND fence = :seen AND state = 'unknown';
+
+UPDATE semel_record
+SET state = 'completed', fence = :fence, snapshot = :snapshot, leased_until = NULL,
+    expires_at = :now + :retention, forget_at = :now + :retention + :tombstone,
+    reason = :evidence, request = NULL, duty = 'expire', due_at = :now + :retention
+WHERE identity = :identity AND fence = :seen AND state = 'unknown'
+RETURNING state, leased_until, expires_at, :now
