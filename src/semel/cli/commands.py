@@ -22,6 +22,7 @@ from semel.cli.keys import keys
 from semel.cli.ledger import ledger
 from semel.cli.outbox import dlq, outbox
 from semel.cli.routes import routes
+from semel.cli.sql import sql
 from semel.cli.targets import Target
 from semel.cli.unknown import unknown
 from semel.cli.views import audit_document
@@ -194,5 +195,5 @@ def _act(entry: AuditEntry) -> tuple[str, ...]:
     return (at, entry.verb, what, before, after, entry.by, entry.reason)
 
 
-for each in (doctor, routes, keys, unknown, dlq, outbox, ledger):
+for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, sql):
     semel.add_command(each)

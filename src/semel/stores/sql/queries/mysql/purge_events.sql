@@ -5,5 +5,8 @@
 SELECT source, event FROM semel_event
 WHERE forget_at <= (SELECT {now})
 ORDER BY forget_at LIMIT :limit {locked};
-SELECT {now} FROM semel_event WHERE (source, event) {chosen};
-DELETE FROM semel_event WHERE (source, event) {chosen}
+SELECT {now}
+FROM semel_event
+WHERE (source, event) {chosen};
+DELETE FROM semel_event
+WHERE (source, event) {chosen}

@@ -7,7 +7,9 @@ SELECT source, event FROM semel_event
 WHERE forget_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 ORDER BY forget_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM semel_event WHERE (source,
-       event) IN (:picked);
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_event
+WHERE (source, event) IN (:picked);
 
-DELETE FROM semel_event WHERE (source, event) IN (:picked)
+DELETE FROM semel_event
+WHERE (source, event) IN (:picked)
