@@ -28,7 +28,8 @@ IMPORTS: dict[str, set[str]] = {
     "worker": {"backoff", "errors", "log", "core", "stores", "runtime", "web", "outbox", "top"},
     "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},
     "operators": {"errors", "core", "stores", "runtime", "web", "worker", "top"},
-    "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "top"},
+    "check": {"errors"},
+    "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "check", "top"},
     "top": {
         *("errors", "log", "core", "stores", "runtime", "web", "frameworks"),
         *("outbox", "inbox", "worker", "operators", "cli"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from typing import Final
 
@@ -94,10 +95,10 @@ def _article(shown: Redactor, result: ProbeResult) -> str:
     )
 
 
-def _facts(shown: Redactor, name: str, told: object) -> str:
+def _facts(shown: Redactor, name: str, told: Mapping[str, str]) -> str:
     rows = "".join(
         f"<tr><td>{escape(what)}</td><td>{escape(shown.text(said))}</td></tr>"
-        for what, said in dict(told).items()  # type: ignore[call-overload]
+        for what, said in told.items()
     )
     return f"<h2>What {escape(name)} does</h2><table>{rows}</table>"
 

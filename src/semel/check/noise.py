@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from semel.check.json_values import is_array, is_object
 from semel.check.wire import NO_JSON, WireAnswer
 
 OF_ONE_MOMENT: Final = frozenset(
@@ -55,14 +56,14 @@ def moved_paths(one: WireAnswer, other: WireAnswer) -> list[str]:
 
 
 def _moved(one: Any, other: Any, at: str) -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict):
+    if is_object(one) and is_object(other):
         for name in {**one, **other}:
             step = f"{at}/{str(name).replace('~', '~0').replace('/', '~1')}"
             if name in one and name in other:
                 yield from _moved(one[name], other[name], step)
             else:
                 yield step
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+    elif is_array(one) and is_array(other) and len(one) == len(other):
         for place, pair in enumerate(zip(one, other, strict=True)):
             yield from _moved(*pair, f"{at}/{place}")
     elif one != other or type(one) is not type(other):
@@ -79,9 +80,9 @@ def values_at(answer: WireAnswer, paths: frozenset[str]) -> dict[str, str]:
         value: Any = document
         for step in path.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict):
+            if is_object(value):
                 value = value.get(name)
-            elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            elif is_array(value) and name.isdecimal() and int(name) < len(value):
                 value = value[int(name)]
             else:
                 value = None

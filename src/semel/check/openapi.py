@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from semel.check.json_values import is_array, is_object
 from semel.check.run import CheckedOperation
 from semel.check.wire import WireRequest
 from semel.errors import ConfigurationError
@@ -28,14 +29,14 @@ def read_openapi(text: str) -> Mapping[str, Any]:
         document = json.loads(text)
     except ValueError:
         document = _yaml(text)
-    if not isinstance(document, dict) or not isinstance(document.get("paths"), dict):
+    if not is_object(document) or not is_object(document.get("paths")):
         raise ConfigurationError("this is no OpenAPI document: it has no paths")
     return document
 
 
 def _yaml(text: str) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ModuleNotFoundError:
         raise ConfigurationError(
             "the OpenAPI document is no JSON; for YAML install: pip install pyyaml"
@@ -72,7 +73,7 @@ def keyed_operations(
 def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, item in document["paths"].items():
         for method in METHODS:
-            if isinstance(found := item.get(method), dict):
+            if is_object(found := item.get(method)):
                 shared = [*item.get("parameters", ()), *found.get("parameters", ())]
                 yield path, method, {**found, "parameters": shared}
 
@@ -141,7 +142,7 @@ def example_of(document: Mapping[str, Any], schema: Mapping[str, Any], depth: in
     for name in ("allOf", "oneOf", "anyOf"):
         if schema.get(name):
             parts = [example_of(document, each, depth + 1) for each in schema[name]]
-            merged = [part for part in parts if isinstance(part, dict)]
+            merged = [part for part in parts if is_object(part)]
             return (
                 {k: v for part in merged for k, v in part.items()} if name == "allOf" else parts[0]
             )
@@ -150,7 +151,7 @@ def example_of(document: Mapping[str, Any], schema: Mapping[str, Any], depth: in
 
 def _of_type(document: Mapping[str, Any], schema: Mapping[str, Any], depth: int) -> Any:
     kind = schema.get("type", "object" if "properties" in schema else None)
-    kind = next((each for each in kind if each != "null"), None) if isinstance(kind, list) else kind
+    kind = next((each for each in kind if each != "null"), None) if is_array(kind) else kind
     match kind:
         case "object":
             members: Mapping[str, Any] = schema.get("properties", {})

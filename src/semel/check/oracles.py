@@ -17,13 +17,13 @@ import sqlite3
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from semel.check.json_values import is_array
 from semel.errors import ConfigurationError, SemelError
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -60,7 +60,7 @@ class CountingUrl:
                 value = value[step]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise OracleFailed(f"{self.words} gave no count: {error}") from error
-        return _number(len(value) if isinstance(value, list) else value, self.words)
+        return _number(len(value) if is_array(value) else value, self.words)
 
 
 def _json_path(text: str) -> list[str | int]:
@@ -177,7 +177,7 @@ class RecordingProvider:
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Says nothing: standard error is for the check's own progress."""
 
         self._server = ThreadingHTTPServer((host, port), Handler)

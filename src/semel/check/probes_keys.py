@@ -103,11 +103,11 @@ def case(run: CheckRun) -> ProbeResult:
     first, other = run.send(key), run.send(key.upper())
     if not (first.succeeded and other.succeeded):
         return skipped(f"such keys are not taken: {first.status}, {other.status}")
-    match run.kept(first, other):
-        case True:
-            return broken("the same key in capitals got the first one's answer")
-        case None:
-            return not_observable("all answers of this operation are equal")
+    kept = run.kept(first, other)
+    if kept:
+        return broken("the same key in capitals got the first one's answer")
+    if kept is None:
+        return not_observable("all answers of this operation are equal")
     return holds("each has its own answer")
 
 
@@ -123,11 +123,11 @@ def quoted(run: CheckRun) -> ProbeResult:
     first, again = run.send(key), run.send(f'"{key}"')
     if not first.succeeded:
         return skipped(f"the bare form is not taken: {first.status}")
-    match run.kept(first, again):
-        case True:
-            run.facts["quoted = bare"] = "yes"
-            return holds("the quoted form got the bare one's answer")
-        case None:
-            return not_observable("all answers of this operation are equal")
+    kept = run.kept(first, again)
+    if kept:
+        run.facts["quoted = bare"] = "yes"
+        return holds("the quoted form got the bare one's answer")
+    if kept is None:
+        return not_observable("all answers of this operation are equal")
     run.facts["quoted = bare"] = "no"
     return broken(f"the quoted form got another answer: {run.difference(first, again)}")

@@ -228,9 +228,9 @@ def restart(run: CheckRun) -> ProbeResult:
     since = run.effects_since(before)
     if since is not None and since != 1:
         return broken(f"effects after the restart: {since}")
-    match run.kept(first, again):
-        case True:
-            return holds("the kept answer")
-        case None:
-            return not_observable("all answers of this operation are equal")
+    kept = run.kept(first, again)
+    if kept:
+        return holds("the kept answer")
+    if kept is None:
+        return not_observable("all answers of this operation are equal")
     return broken(f"forgotten: {run.difference(first, again)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from semel.check.json_values import is_array, is_object
 from semel.check.noise import OF_ONE_MOMENT, values_at
 from semel.check.run import (
     CheckRun,
@@ -15,7 +16,7 @@ from semel.check.run import (
     probe,
     skipped,
 )
-from semel.check.wire import NO_JSON, WireAnswer
+from semel.check.wire import WireAnswer
 
 _EQUAL = "all answers of this operation are equal, so a kept one cannot be told from a new one"
 
@@ -30,11 +31,12 @@ def equal(run: CheckRun) -> ProbeResult:
     first, again = run.send(key), run.send(key)
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
-    match run.kept(first, again):
-        case True:
-            return holds(f"{again.status}, byte for byte")
-        case None:
-            return not_observable(_EQUAL)
+    kept = run.kept(first, again)
+    run.facts["keys enforced"] = {True: "yes", False: "no", None: "cannot be seen"}[kept]
+    if kept:
+        return holds(f"{again.status}, byte for byte")
+    if kept is None:
+        return not_observable(_EQUAL)
     said = ", though it is marked as a replay" if run.marked(again) else ""
     return broken(f"the answer changed{said}; {run.difference(first, again)}")
 
@@ -141,17 +143,17 @@ def reordered(run: CheckRun) -> ProbeResult:
     if run.profile.canonical is None:
         return skipped("the profile leaves open how bodies are compared")
     document = run.json_body
-    if document is NO_JSON or not isinstance(document, dict) or len(document) < 2:
+    if not is_object(document) or len(document) < 2:
         return skipped("the body is no JSON object with two members")
     other = json.dumps(_reversed(document), indent=1).encode()
     key = run.new_key()
     first, again = run.send(key), run.send(key, body=other)
-    match run.kept(first, again):
-        case True:
-            run.facts["body compared"] = "by its meaning"
-            return holds("the kept answer")
-        case None:
-            return not_observable(_EQUAL)
+    kept = run.kept(first, again)
+    if kept:
+        run.facts["body compared"] = "by its meaning"
+        return holds("the kept answer")
+    if kept is None:
+        return not_observable(_EQUAL)
     run.facts["body compared"] = "by its bytes"
     if not run.profile.canonical:
         return skipped(f"compared by its bytes: {again.status}")
@@ -159,9 +161,9 @@ def reordered(run: CheckRun) -> ProbeResult:
 
 
 def _reversed(value: Any) -> Any:
-    if isinstance(value, dict):
+    if is_object(value):
         return {name: _reversed(value[name]) for name in reversed(value)}
-    return [_reversed(each) for each in value] if isinstance(value, list) else value
+    return [_reversed(each) for each in value] if is_array(value) else value
 
 
 # ── other requests under the same key ─────────────────────────────────────────────────────────────
@@ -171,11 +173,11 @@ def _mismatched(
     run: CheckRun, first: WireAnswer, again: WireAnswer, what: str, may_run: bool
 ) -> ProbeResult:
     """``may_run``: a key may count for each of them by itself, so that both run."""
-    match run.kept(first, again):
-        case True:
-            return broken(f"the same key with another {what} got the first one's answer")
-        case None:
-            return not_observable(_EQUAL)
+    kept = run.kept(first, again)
+    if kept:
+        return broken(f"the same key with another {what} got the first one's answer")
+    if kept is None:
+        return not_observable(_EQUAL)
     if again.succeeded and not may_run:
         return broken(f"the same key with another {what} was executed: {again.status}")
     if again.status >= 500:
@@ -261,11 +263,11 @@ def get(run: CheckRun) -> ProbeResult:
     key = run.new_key()
     first = run.send(key)
     read = run.send(key, method="GET", body=b"")
-    match run.kept(first, read):
-        case True:
-            return broken("a GET with the key got the stored answer of the POST")
-        case None:
-            return not_observable(_EQUAL)
+    kept = run.kept(first, read)
+    if kept:
+        return broken("a GET with the key got the stored answer of the POST")
+    if kept is None:
+        return not_observable(_EQUAL)
     return holds(f"a GET with the key got {read.status}")
 
 
@@ -291,11 +293,11 @@ def tenant(run: CheckRun) -> ProbeResult:
     ]
     if leaked:
         return broken(f"another caller's answer has the first one's {', '.join(leaked)}")
-    match run.kept(first, other):
-        case True:
-            return broken("another caller with the same key got the first one's answer")
-        case None:
-            return not_observable(_EQUAL)
+    kept = run.kept(first, other)
+    if kept:
+        return broken("another caller with the same key got the first one's answer")
+    if kept is None:
+        return not_observable(_EQUAL)
     if not other.succeeded:
         return broken(f"another caller with the same key is refused: {other.status}")
     return holds("each caller has an answer of its own")

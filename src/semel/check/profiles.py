@@ -6,8 +6,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
+from semel.check.json_values import is_array
 from semel.errors import ConfigurationError
 
 
@@ -41,6 +42,12 @@ class CheckProfile:
     """For what is expected: where it is said, by the names above."""
 
 
+DISCOVERY: Final = CheckProfile(
+    "discovery", "Whatever the API does", quoted=True, canonical=True, malformed=(), missing=()
+)
+"""Expects nothing that would stop a probe from finding out."""
+
+
 def profile(name: str) -> CheckProfile:
     """The profile of that name."""
     known = profile_names()
@@ -61,8 +68,8 @@ def read_profile(document: Mapping[str, Any]) -> CheckProfile:
     known = set(CheckProfile.__dataclass_fields__)
     if odd := sorted(set(expect) - known):
         raise ConfigurationError(f"a profile knows nothing of {', '.join(odd)}")
-    lists = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in expect.items()
+    lists: dict[str, Any] = {
+        key: tuple(value) if is_array(value) else value for key, value in expect.items()
     }
     return CheckProfile(
         name=document["name"],

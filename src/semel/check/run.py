@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from semel.check.json_values import is_array, is_object
 from semel.check.noise import Noise, moved_paths
 from semel.check.oracles import Oracle, RecordingProvider
 from semel.check.profiles import CheckProfile
@@ -19,6 +20,12 @@ LONGEST_PAUSE: Final = 5.0
 """Seconds that a probe waits before it asks again, whatever ``Retry-After`` says."""
 WAITS: Final = frozenset({202, 409, 425, 429, 503})
 """Statuses after which a client sends the same request again."""
+_OTHER: Final[dict[type, Callable[[Any], Any]]] = {
+    int: lambda number: number + 1,
+    float: lambda number: number + 1,
+    str: lambda text: f"{text}x",
+}
+"""Makes another value; another number is more often valid than another text."""
 
 
 class CheckVerdict(StrEnum):
@@ -163,8 +170,7 @@ class CheckRun:
         if self.operation.other_body is not None:
             return self.operation.other_body
         document = self.json_body
-        # Another number is more often valid than another text.
-        made = next((m for kind in (int, float, str) if (m := _changed(document, kind))), None)
+        made = next((m for kind in _OTHER if (m := _changed(document, kind))), None)
         return None if made is None else json.dumps(made).encode()
 
     # ── effects ───────────────────────────────────────────────────────────────────────────────────
@@ -218,12 +224,12 @@ def retry_after(answer: WireAnswer | None) -> float | None:
 
 def _changed(value: Any, kind: type) -> Any:
     """A copy with one value of ``kind`` changed; None where there is none."""
-    members: list[Any] = list(value) if isinstance(value, dict) else []
-    for name in range(len(value)) if isinstance(value, list) else members:
-        if (made := _changed(value[name], kind)) is not None:
-            copy = value.copy()
-            copy[name] = made
-            return copy
-    if not isinstance(value, kind) or isinstance(value, bool):
-        return None
-    return f"{value}x" if isinstance(value, str) else value + 1
+    if is_object(value):
+        for name, each in value.items():
+            if (made := _changed(each, kind)) is not None:
+                return {**value, name: made}
+    if is_array(value):
+        for place, each in enumerate(value):
+            if (made := _changed(each, kind)) is not None:
+                return [*value[:place], made, *value[place + 1 :]]
+    return _OTHER[kind](value) if type(value) is kind else None

@@ -17,6 +17,7 @@ import click
 
 import semel as library
 from semel.cli import output, targets
+from semel.cli.check import check
 from semel.cli.doctor import doctor
 from semel.cli.keys import keys
 from semel.cli.ledger import ledger
@@ -195,5 +196,5 @@ def _act(entry: AuditEntry) -> tuple[str, ...]:
     return (at, entry.verb, what, before, after, entry.by, entry.reason)
 
 
-for each in (doctor, routes, keys, unknown, dlq, outbox, ledger, sql):
+for each in (check, doctor, routes, keys, unknown, dlq, outbox, ledger, sql):
     semel.add_command(each)

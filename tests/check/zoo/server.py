@@ -96,9 +96,9 @@ class Shop:
             return self.run(got)
         name, seen = self.identity(got, key), self.print(got)
         with self.lock:
-            kept = self.kept.get(name)
+            kept, mine = self.kept.get(name), Kept(seen)
             if kept is None:
-                mine = self.kept[name] = Kept(seen)
+                self.kept[name] = mine
         if kept is not None:
             return self.again(got, kept, seen)
         said = self.run(got)
