@@ -30,8 +30,13 @@ from semel.check.safety import allowed_origin
 from semel.check.wire import BudgetUsedUp, Caller, NoReply, Pairs, RequestBudget, WireAnswer
 from semel.errors import ConfigurationError, SemelError
 
-LADDER: Final = (probes_keys, probes_replays, probes_races, probes_errors)
-"""The modules whose probes are on the ladder; importing them puts them there."""
+LADDER: Final = [
+    each
+    for module in (probes_keys, probes_replays, probes_races, probes_errors)
+    for each in PROBES.values()
+    if each.function.__module__ == module.__name__
+]
+"""The probes in the order in which they run: from the key itself to what is rare."""
 
 Told = Callable[[ProbeResult], None]
 
@@ -99,12 +104,13 @@ def check(options: CheckOptions, told: Told | None = None) -> CheckReport:
 def planned(options: CheckOptions) -> list[CheckProbe]:
     """The probes that a run would make, without sending anything."""
     allowed_origin(options.origin, options.allowed)
-    return _chosen(PROBES.values(), options.only)
+    return _chosen(LADDER, options.only)
 
 
 def _chosen(probes: Iterable[CheckProbe], only: Sequence[str]) -> list[CheckProbe]:
     found = list(probes)
-    if unknown := [each for each in only if not any(fnmatchcase(p.name, each) for p in found)]:
+    names = {each.name for each in found}
+    if unknown := [each for each in only if "*" not in each and each not in names]:
         raise ConfigurationError(f"there is no probe {unknown[0]!r}; see --dry-run")
     return [p for p in found if not only or any(fnmatchcase(p.name, each) for each in only)]
 
@@ -112,7 +118,7 @@ def _chosen(probes: Iterable[CheckProbe], only: Sequence[str]) -> list[CheckProb
 def _climb(run: CheckRun, only: Sequence[str]) -> Iterator[ProbeResult]:
     _listen_for_noise(run)
     declared = declared_contract(run)
-    for each in _chosen([*PROBES.values(), *probes_of_contract(declared)], only):
+    for each in _chosen([*LADDER, *probes_of_contract(declared)], only):
         yield _tried(each, run)
 
 
@@ -120,6 +126,7 @@ def _listen_for_noise(run: CheckRun) -> None:
     """Two different keys first: what differs there differs anyway."""
     one, other = (_succeeding(run) for _ in range(2))
     run.noise = noise_of(one, other)
+    run.tells_first = run.tells(one)
     run.facts["differs anyway"] = run.noise.words()
 
 

@@ -21,6 +21,8 @@ def client_error(run: CheckRun) -> ProbeResult:
     first, again = run.send(key, body=body), run.send(key, body=body)
     if not 400 <= first.status < 500:
         return skipped(f"the refused request got {first.status}")
+    if run.tells_first and not run.tells(first):
+        return skipped("refused before its key was looked at: no marker, not even a false one")
     if first.status != again.status:
         return broken(f"status {first.status}, then {again.status}")
     marked, expected = run.marked(again), run.profile.keeps_client_errors

@@ -76,7 +76,7 @@ class CheckProbe:
 
 
 PROBES: Final[dict[str, CheckProbe]] = {}
-"""All probes by name, in the order in which they run."""
+"""All probes by name."""
 
 
 def probe(
@@ -120,6 +120,8 @@ class CheckRun:
     settle_seconds: float = 0.0
     patience: float = 30.0
     noise: Noise = field(default_factory=Noise)
+    tells_first: bool = False
+    """Whether a first answer has the marker too, with a value that says no."""
     facts: dict[str, str] = field(default_factory=dict[str, str])
     """What was found out about the contract, for ``--discover``."""
 
@@ -203,6 +205,10 @@ class CheckRun:
             for name in self.profile.markers
             for text in answer.values(name)
         )
+
+    def tells(self, answer: WireAnswer) -> bool:
+        """Whether the answer has the marker, whatever it says."""
+        return any(answer.values(name) for name in self.profile.markers)
 
     def kept(self, first: WireAnswer, again: WireAnswer) -> bool | None:
         """Whether ``again`` is the kept answer ``first``; None where nobody could tell."""
