@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import semel
+from semel.check.profiles import profile_names
 from semel.client.clients import BaseClient
 from semel.config import _SCALARS
 from semel.core.exchange.problems import CATALOGUE
@@ -209,6 +210,7 @@ WORDS = {
     *("content-length", "no-store", "semel-worker"),
     *("best-effort", "allkeys-lru", "min-replicas-to-write"),  # Redis
 }
+WORDS |= {name for name in profile_names() if name.startswith("semel-")} | {"x-idempotency"}
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
     *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.enqueue

@@ -24,6 +24,8 @@ import requests
 import urllib3.exceptions
 
 import semel
+from semel.check.ladder import LADDER
+from semel.check.profiles import profile_names
 from semel.cli import commands, output
 from semel.config import _SCALARS, load
 from semel.core.exchange.exchange import Progress
@@ -355,6 +357,19 @@ def below(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]
 def options(command: click.Command) -> list[str]:
     given = [each for each in command.params if isinstance(each, click.Option)]
     return [each.opts[-1] for each in given]
+
+
+def test_every_probe_of_the_check_is_listed_in_its_order() -> None:
+    rows = page("docs/reference/check.md").table("Probes")
+    assert [(plain(row[0]), row[1], row[2]) for row in rows] == [
+        (each.name, each.title, each.why) for each in LADDER
+    ]
+
+
+def test_every_profile_of_the_check_is_listed() -> None:
+    rows = page("docs/reference/check.md").table("Profiles")
+    named = {word for row in rows for word in re.findall("`(.+?)`", row[0])}
+    assert named == {*profile_names(), ".toml"}
 
 
 @pytest.mark.parametrize("code", [output.FAILED, output.MISUSED])
