@@ -186,7 +186,7 @@ def redis() -> Iterator[Site]:
         empty = used_memory(server)
 
         def kept() -> dict[str, float]:
-            keys = len(server.ask("KEYS", "*:record:*"))
+            keys = len(server.ask("KEYS", "*}:r:*"))
             whole = (used_memory(server) - empty) / keys
             server.ask("EVAL", DROP_ANSWERS, 0)
             left = (used_memory(server) - empty) / keys
@@ -200,8 +200,9 @@ def redis() -> Iterator[Site]:
 
 
 DROP_ANSWERS: Final = (
-    "for _, key in ipairs(redis.call('KEYS', '*:record:*')) do"
-    " redis.call('HDEL', key, 'snapshot') end"
+    "for _, key in ipairs(redis.call('KEYS', '*}:r:*')) do"
+    " local origin = struct.unpack('>I4', redis.call('GETRANGE', key, 59, 62))"
+    " redis.call('SET', key, redis.call('GETRANGE', key, 0, 66 + origin)) end"
 )
 
 

@@ -33,7 +33,7 @@ from semel.outbox import signatures
 from semel.stores import open_backend
 from semel.stores.memory import MemoryBackend
 from semel.stores.options import count, seconds
-from semel.stores.redis import replies
+from semel.stores.redis import layout, replies
 from semel.stores.sql import rows
 
 LATIN = st.text(st.characters(max_codepoint=255))
@@ -98,11 +98,13 @@ OF_ROWS: tuple[Callable[[Any], object], ...] = (
     *(rows.record_and_now, rows.case_and_now, rows.ANSWER.only, rows.DUE.only),
     *(rows.EFFECT_STATE.only, rows.now_in, rows.written, rows.RECIPE.only),
 )
+SOUND = layout.HEAD.pack(2, 1, 0, bytes(16), 1, 2, 0, 0, 0, 5, 0) + bytes(5)
+"""A record in progress, as Redis has it."""
 OF_REDIS: dict[str, Callable[[Any], object]] = {
     "written": lambda given: replies.written(NOBODY, given),
-    "record": lambda given: replies.record(NOBODY, given),
-    "case": lambda given: replies.case(NOBODY, given, given, {}),
-    "glimpse": lambda given: replies.glimpse(NOBODY, given, given, {}),
+    "record": lambda given: layout.record(NOBODY, given),
+    "case": lambda given: replies.case(layout.stored(NOBODY, SOUND), {}, given),
+    "glimpse": lambda given: replies.glimpse(layout.stored(NOBODY, SOUND), {}, given, given),
     "state": replies.state,
     "time": replies.time,
     "text": replies.text,

@@ -16,11 +16,12 @@ import psycopg
 import pytest
 
 from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
-from semel.core.records import Identity, Micros, Record
+from semel.core.records import DUTY_NUMBERS, Identity, Micros, Record
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
-from semel.stores.redis.commands import INDEXES, Keys
+from semel.stores.redis.commands import Keys
+from semel.stores.redis.layout import RANK
 from semel.stores.sqlite import SqliteBackend
 from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
@@ -310,13 +311,12 @@ def _redis(url: str, nodes: Sequence[ValkeyServer], colour: str) -> Iterator[Har
 
 def _indexed(node: ValkeyServer, keys: Keys, identity: Identity) -> Kept | None:
     """What the index itself says, which is what is gone by."""
-    record, indexes = keys.record_and_indexes(identity)
-    (duty,) = node.ask("HMGET", record, "duty")
-    if duty is None:
+    score = node.ask("ZSCORE", keys.due(identity), identity)
+    if score is None:
         return None
-    score = node.ask("ZSCORE", indexes[INDEXES.index(duty.decode())], identity)
-    due_at = None if score == b"inf" else int(score)
-    return Kept(duty.decode(), due_at, renewals_move_it=True)
+    number, at = divmod(int(float(score)), RANK)
+    duty = {known: duty for duty, known in DUTY_NUMBERS.items()}[number]
+    return Kept(duty, None if at == RANK - 1 else at * 1000, renewals_move_it=True)
 
 
 @contextmanager
@@ -341,10 +341,21 @@ local function moved(time) return string.format('%.0f', time - ARGV[2]) end
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
-    for _, name in ipairs({'created_at', 'leased_until', 'expires_at', 'forget_at', 'due_at',
-                           'abandon_at', 'retired_at', 'alive_until'}) do
+    for _, name in ipairs({'leased_until', 'abandon_at', 'alive_until'}) do
       local time = redis.call('HGET', key, name)
       if time then redis.call('HSET', key, name, moved(time)) end
+    end
+  elseif kind == 'string' and string.find(key, '}:r:') then
+    for place = 19, 43, 8 do
+      local time = struct.unpack('>I8', redis.call('GETRANGE', key, place, place + 7))
+      if time > 0 then redis.call('SETRANGE', key, place, struct.pack('>I8', time - ARGV[2])) end
+    end
+  elseif kind == 'zset' and string.find(key, '}:due$') then
+    local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for n = 1, #all, 2 do
+      if (all[n + 1] + 1) % 17592186044416 ~= 0 then
+        redis.call('ZADD', key, string.format('%.0f', all[n + 1] - ARGV[2] / 1000), all[n])
+      end
     end
   elseif kind == 'zset' and not string.find(key, ':made$') then
     local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -354,7 +365,7 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   end
 end
 """
-"""Every field and every index that holds a time."""
+"""Every slot, field and index that holds a time."""
 
 
 def _run(harness: Harness) -> Iterator[Harness]:

@@ -50,8 +50,7 @@ def in_bucket(bucket: int) -> Identity:
 def test_slots_are_those_the_server_computes(valkey_cluster: ValkeyCluster) -> None:
     node, keys = valkey_cluster.primaries[0], Keys("semel")
     for bucket in range(0, BUCKETS, 41):
-        record, indexes = keys.record_and_indexes(in_bucket(bucket))
-        for key in (record, *indexes, keys.events(bucket), keys.pulse(bucket)):
+        for key in (*keys.of(in_bucket(bucket)), keys.events(bucket), keys.pulse(bucket)):
             assert node.ask("CLUSTER", "KEYSLOT", key) == SLOT_OF[bucket]
     for kind in ("recipe", "leader"):
         bucket, key = keys.named(kind, "POST /payments/{id} {x}")
@@ -76,12 +75,9 @@ def test_a_script_names_no_key_that_it_was_not_given() -> None:
     """Every key is one of KEYS, so that a cluster, or a proxy before it, knows where it belongs."""
     for name, source in sources().items():
         for command, key in re.findall(r"redis\.call\('(\w+)',? ?([^,)]*)", source):
-            keys = ("KEY", "KEYS[other]", "DEADLINE", "MADE", "INDEX")
-            indexes = ("INDEX[duty]", "INDEX[old]", "INDEX[found.duty]")
-            given = key in (*keys, *indexes) or re.fullmatch(r"KEYS\[\d+\]", key)
+            keys = ("KEY", "KEYS[other]", "MORE", "DUE", "DEADLINE", "MADE")
+            given = key in keys or re.fullmatch(r"KEYS\[\d+\]", key)
             assert command == "TIME" or given, (name, command, key)
-        for chosen in re.findall(r"^local INDEX = (.*[^{])$", source, re.MULTILINE):
-            assert re.fullmatch(r"(duty == '\w+' and KEYS\[\d\] or )+KEYS\[\d\]", chosen), name
 
 
 @COLOURS
@@ -94,7 +90,7 @@ def test_identities_of_every_node_are_kept(
         assert all(harness.record(op.identity) is not None for op in ops)
         listed = harness.perform(Browse((State.IN_PROGRESS,), 1000)).cases
         assert [case.record.identity for case in listed] == sorted(op.identity for op in ops)
-    sizes = [len(node.ask("KEYS", f"{prefix}:*:record:*")) for node in valkey_cluster.primaries]
+    sizes = [len(node.ask("KEYS", f"{prefix}:*:r:*")) for node in valkey_cluster.primaries]
     assert sum(sizes) == len(ops)
     assert min(sizes) > len(ops) / 6
 
@@ -259,7 +255,7 @@ def test_a_moved_bucket_is_found(cluster: Steady, own: str, colour: str) -> None
         assert move_keys(77, source, target) == 2
         end_move(cluster, 77, target)
         assert isinstance(harness.perform(complete(identity, fence)), Applied)
-        assert len(target.ask("KEYS", f"{own}:*:record:*")) == 1
+        assert len(target.ask("KEYS", f"{own}:*:r:*")) == 1
         assert source.ask("KEYS", f"{own}:*") == []
         found = harness.perform(claim(identity, new_fence()))
         assert isinstance(found, Found)
@@ -331,7 +327,7 @@ def test_what_is_asked_of_a_bucket_at_any_stage_of_its_move_is_done_once(
         kinds = [type(each.result(PATIENCE)) for each in asked]
         assert kinds == [Applied, Claimed] * 3
         assert source.ask("KEYS", f"{own}:*") == []
-        assert len(target.ask("KEYS", f"{own}:*:record:*")) == 6
+        assert len(target.ask("KEYS", f"{own}:*:r:*")) == 6
         for op, state in [(op, State.COMPLETED) for op in held] + [
             (op, State.IN_PROGRESS) for op in begun
         ]:
@@ -417,7 +413,7 @@ def test_a_replica_as_seed_says_who_has_what_and_decides_nothing(
     with own_redis(f"rediscluster://127.0.0.1:{seed.port}", colour, prefix=own) as harness:
         for bucket in (0, 300, 600, 900):
             assert isinstance(harness.perform(claim(in_bucket(bucket), new_fence())), Claimed)
-    assert sum(len(node.ask("KEYS", f"{own}:*:record:*")) for node in leaders(cluster)) == 4
+    assert sum(len(node.ask("KEYS", f"{own}:*:r:*")) for node in leaders(cluster)) == 4
 
 
 def test_a_store_in_use_finds_the_new_primary(cluster: Steady, own: str) -> None:
@@ -431,7 +427,7 @@ def test_a_store_in_use_finds_the_new_primary(cluster: Steady, own: str) -> None
             assert isinstance(harness.perform(op), Claimed)
         old = owner(cluster, 77)
         heir = cluster.replica_of(old)
-        until(lambda: len(heir.ask("KEYS", f"{own}:*:record:*")) == len(ops))
+        until(lambda: len(heir.ask("KEYS", f"{own}:*:r:*")) == len(ops))
         old.kill()
         before = asked_around(cluster)
         asked = [
@@ -465,7 +461,7 @@ def test_a_frozen_primary_is_given_up_and_its_heir_is_found(cluster: Steady, own
             cluster.promote(heir)
             replies = list(threads.map(replied, harnesses, ops))
             assert all(isinstance(reply, Claimed) for reply in replies)
-            assert len(heir.ask("KEYS", f"{own}:*:record:*")) == len(ops)
+            assert len(heir.ask("KEYS", f"{own}:*:r:*")) == len(ops)
 
 
 def refusal(harness: Harness, op: StoreOperation[Any]) -> StoreUnavailable:

@@ -45,6 +45,29 @@ class OnLapse(StrEnum):
     RESUME = "resume"
 
 
+STATE_NUMBERS: Final[Mapping[State, int]] = {
+    State.PENDING: 1,
+    State.IN_PROGRESS: 2,
+    State.COMPLETED: 3,
+    State.FAILED_RETRYABLE: 4,
+    State.UNKNOWN: 5,
+    State.EXPIRED: 6,
+}
+ON_LAPSE_NUMBERS: Final[Mapping[OnLapse, int]] = {
+    OnLapse.UNKNOWN: 1,
+    OnLapse.RELEASE: 2,
+    OnLapse.RESUME: 3,
+}
+DUTY_NUMBERS: Final[Mapping[str, int]] = {
+    "lease": 1,
+    "resume": 2,
+    "run": 3,
+    "ask": 4,
+    "expire": 5,
+    "forget": 6,
+}
+"""How stores write them down; a number never gets another meaning."""
+
 ABANDONED: Final = "nobody ran it in time"
 """The reason of a stored request that was not run; the stores' own texts say the same."""
 

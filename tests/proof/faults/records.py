@@ -1,4 +1,4 @@
-"""What stands in a store, read without semel: each key, and the state of its record."""
+"""What stands in a store, read without asking semel: each key, and the state of its record."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from semel.core.records import Identity
+from semel.stores.redis.layout import stored
 from tests.servers import MariadbServer, ValkeyServer
 
 States = Callable[[], dict[str, str]]
@@ -32,9 +34,9 @@ def of_valkey(server: ValkeyServer) -> dict[str, str]:
     found: dict[str, str] = {}
     connection: Any = server.client  # its stubs do not know what a scan gives
     with connection as client:
-        for name in client.scan_iter(match="*:record:*", count=1_000):
-            key, state = client.hmget(name, "key", "state")
-            found[_text(key)] = _text(state)
+        for name in client.scan_iter(match="*}:r:*", count=1_000):
+            record = stored(Identity(name[-32:]), client.get(name))
+            found[record.origin[3]] = record.row[1]
     return found
 
 

@@ -31,7 +31,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def next_version(folder: Path) -> Path:
-    """A column that this version does not know, and scripts and statements that write it."""
+    """A column or field that this version does not know, and statements and scripts with it."""
     package = copied(folder)
     for dialect in DIALECTS:
         migration = package / SQL / "migrations" / dialect / "0002_note.sql"
@@ -39,7 +39,8 @@ def next_version(folder: Path) -> Path:
         complete = package / SQL / "sent" / dialect / "complete.sql"
         change(complete, "SET state", "SET note = 'newer', state")
     script = package / "stores/redis/lua/complete.lua"
-    change(script, "'state', 'completed',", "'note', 'newer', 'state', 'completed',")
+    note = "redis.call('HSET', KEYS[3], 'note', 'newer') has = HAS_MORE"
+    change(script, "if has < HAS_MORE then has = 0 end", note)
     return folder
 
 
@@ -51,7 +52,7 @@ def distant_version(folder: Path) -> Path:
         migration.write_text("-- oldest: 2\nALTER TABLE semel_record RENAME TO semel_moved;\n")
     for query in (package / SQL / "sent").rglob("*.sql"):
         query.write_text(query.read_text().replace("semel_record", "semel_moved"))
-    change(package / "stores/redis/commands.py", "LAYOUT: Final = 1", "LAYOUT: Final = 2")
+    change(package / "stores/redis/commands.py", "LAYOUT: Final = 2", "LAYOUT: Final = 3")
     return folder
 
 
@@ -59,7 +60,7 @@ def careless_version(folder: Path) -> Path:
     """Likewise, and it does not look whether there are records under other names."""
     distant_version(folder)
     commands = folder / "semel" / "stores/redis/commands.py"
-    change(commands, "LAYOUTS: Final = range(1, 10)", "LAYOUTS: Final = range(2, 3)")
+    change(commands, "LAYOUTS: Final = range(1, 10)", "LAYOUTS: Final = range(3, 4)")
     return folder
 
 

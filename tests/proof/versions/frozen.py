@@ -20,6 +20,7 @@ import psycopg
 
 from semel.stores import open_backend
 from semel.stores.base import system_clock
+from semel.stores.redis.layout import HEAD, RANK
 from tests.proof.versions import first
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
 from tests.stores.harness import TABLES, TIMES, database_of
@@ -124,7 +125,9 @@ def at_this_moment(text: str) -> str:
 
 # ── Redis ─────────────────────────────────────────────────────────────────────────────────────────
 
-_FIELDS = {column for columns in TIMES.values() for column in columns.split()}
+_SLOTS = range(4, 8)
+"""Where the head of a record has times."""
+_FIELDS = {"abandon_at"} | {column for columns in TIMES.values() for column in columns.split()}
 
 
 def frozen_keys(ask: Ask, now: int) -> Iterator[str]:
@@ -133,6 +136,12 @@ def frozen_keys(ask: Ask, now: int) -> Iterator[str]:
         kind = ask("TYPE", key)
         if kind == b"hash":
             yield _line("HSET", key, *_fields(ask("HGETALL", key), now))
+        elif kind == b"string":
+            yield _line(*_record(key, ask("GET", key), now))
+        elif key.endswith(b":due"):
+            found = ask("ZRANGE", key, 0, -1, "WITHSCORES")
+            for member, score in zip(found[::2], found[1::2], strict=True):
+                yield _line("DUE", key, *_due(int(float(score)), now), member)
         elif kind == b"zset":
             found = ask("ZRANGE", key, 0, -1, "WITHSCORES")
             pairs = zip(found[1::2], found[::2], strict=True)
@@ -152,6 +161,22 @@ def _fields(found: Sequence[bytes], now: int) -> Iterator[bytes]:
         yield _moment(value, now) if name.decode() in _FIELDS else value
 
 
+def _record(key: bytes, data: bytes, now: int) -> Iterator[str | bytes]:
+    """The head of a record in words, its times as distances; then the rest as it is."""
+    yield from ("RECORD", key)
+    for place, part in enumerate(HEAD.unpack_from(data)):
+        if isinstance(part, bytes):
+            yield part
+        else:
+            yield _moment(b"%d" % part, now) if place in _SLOTS and part else str(part)
+    yield data[HEAD.size :]
+
+
+def _due(score: int, now: int) -> tuple[str, bytes]:
+    number, at = divmod(score, RANK)
+    return str(number), b"never" if at == RANK - 1 else _moment(b"%d" % (at * 1000), now)
+
+
 def _moment(value: bytes, now: int) -> bytes:
     return value if value in (b"inf", b"") else b"{now%+d}" % (int(float(value)) - now)
 
@@ -161,10 +186,25 @@ def _line(*words: str | bytes) -> str:
     return json.dumps(said)
 
 
+def _packed(words: Sequence[bytes]) -> bytes:
+    *parts, rest = words
+    return (
+        HEAD.pack(*(part if place == 3 else int(part) for place, part in enumerate(parts))) + rest
+    )
+
+
+def _score(number: bytes, at: bytes) -> int:
+    return int(number) * RANK + (RANK - 1 if at == b"never" else -(-int(at) // 1000))
+
+
 def thaw_keys(ask: Ask, prefix: str, folder: Path = FOLDER) -> None:
     for line in (folder / "redis.jsonl").read_text().splitlines():
         command, key, *words = json.loads(line)
         given = [at_this_moment(word).encode("latin-1") for word in words]
+        if command == "RECORD":
+            command, given = "SET", [_packed(given)]
+        elif command == "DUE":
+            command, given = "ZADD", [b"%d" % _score(*given[:2]), given[2]]
         ask(command, key.replace(PREFIX, prefix, 1).encode("latin-1"), *given)
 
 

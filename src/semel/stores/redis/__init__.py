@@ -5,6 +5,7 @@
     backend            RedisBackend: opens pools on first use, per process and per event loop
     settings           the URL, parsed; it never prints the password
     commands           the names of keys, the buckets, the scripts of lua/ and how they are called
+    layout             a record as one string, and the order of an index
     replies            answers of scripts, parsed into records
     plans              operations of requests: which calls they are, what the answers mean  (no I/O)
     plans_maintenance  the same for workers, maintenance, lists and audit, over all buckets (no I/O)

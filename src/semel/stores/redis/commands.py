@@ -23,13 +23,14 @@ from semel.core.terms import TermsId
 
 BUCKETS: Final = 1024
 SLOTS: Final = 16_384
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """Part of every name. A version of semel with another layout finds no records of this one, and
 would run their requests again; so it refuses a prefix under which another layout is in use."""
 LAYOUTS: Final = range(1, 10)
 
-DUTIES: Final = ("lease", "resume", "run", "ask", "expire", "forget")
-INDEXES: Final = (*DUTIES, "deadline", "made")
+INDEXES: Final = ("due", "deadline", "made")
+"""Of each bucket: all its records by duty and time (`layout`); those that wait to be run by their
+deadline; those that made a resource."""
 
 SLOT_OF: Final = tuple(crc_hqx(b"%03x" % bucket, 0) % SLOTS for bucket in range(BUCKETS))
 """The slot of a bucket, by Redis' own checksum of its tag."""
@@ -59,10 +60,21 @@ class Keys:
         self.terms = self.named("terms", "all")
         """The bucket and the key of the list of all terms."""
 
-    def record_and_indexes(self, identity: Identity) -> tuple[bytes, tuple[bytes, ...]]:
-        """The record, and its bucket's indexes in the order of `INDEXES`."""
-        bucket = identity[0] << 2 | identity[1] >> 6
-        return self._heads[bucket] + b"record:" + identity, self._indexes[bucket]
+    def record(self, identity: Identity) -> bytes:
+        return self._heads[identity[0] << 2 | identity[1] >> 6] + b"r:" + identity
+
+    def more(self, identity: Identity) -> bytes:
+        """The hash beside a record, with what few records have."""
+        return self._heads[identity[0] << 2 | identity[1] >> 6] + b"m:" + identity
+
+    def due(self, identity: Identity) -> bytes:
+        """The index of its bucket."""
+        return self._indexes[identity[0] << 2 | identity[1] >> 6][0]
+
+    def of(self, identity: Identity) -> tuple[bytes, ...]:
+        """All keys of one record: itself, the hash beside it, its bucket's indexes in order."""
+        indexes = self._indexes[bucket_of(identity)]
+        return self.record(identity), self.more(identity), *indexes
 
     def index(self, bucket: int, name: str) -> bytes:
         return self._indexes[bucket][INDEXES.index(name)]

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import operations as ops
 from semel.core import terms
-from semel.core.records import Identity, Micros
+from semel.core.records import ON_LAPSE_NUMBERS, Identity, Micros
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt
-from semel.stores.redis import replies
+from semel.stores.redis import layout, replies
 from semel.stores.redis.commands import (
     Command,
     Keys,
@@ -62,8 +62,7 @@ def record_call(
     bucket, given = bucket_of(identity), [identity, *words]
     while given[-1] is None:
         given.pop()
-    record, indexes = keys.record_and_indexes(identity)
-    places = (record, *indexes, keys.audit(bucket)) if audit else (record, *indexes)
+    places = (*keys.of(identity), keys.audit(bucket)) if audit else keys.of(identity)
     return script_call(bucket, name, places, *[b"" if word is None else word for word in given])
 
 
@@ -74,17 +73,21 @@ def _new_record(op: ops.Claim | ops.Accept, time: Micros) -> tuple[Word, ...]:
     """The arguments that describe a new record. Written out, for this runs in every request."""
     origin = op.origin
     place = (origin.tenant, origin.method, origin.path, origin.key)
+    texts = "\0".join(described(op.fingerprint, *place))
     fresh = b"" if op.fresh_until is None else op.fresh_until
-    kept = () if op.request is None else (op.request,)
-    rest = (op.on_lapse.value, time, fresh, op.terms, *kept)
-    texts = described(op.fingerprint, *place)
-    return (op.identity, op.fence, texts[0], op.fields, *texts[1:], *rest)
+    terms_id = op.terms.to_bytes(8, "big", signed=True)
+    said = (op.identity, op.fence, ON_LAPSE_NUMBERS[op.on_lapse], time, fresh, terms_id)
+    whole = (*said, b"%b\0%b" % (texts.encode(), op.fields))
+    return whole if op.request is None else (*whole, op.request)
 
 
 def _claim_command(op: ops.Claim, keys: Keys) -> Command:
-    record, indexes = keys.record_and_indexes(op.identity)
-    digest = script("claim").digest
-    return (b"EVALSHA", digest, 3, record, indexes[0], indexes[1], *_new_record(op, op.lease))
+    identity, digest = op.identity, script("claim").digest
+    places = (keys.record(identity), keys.due(identity))
+    words = _new_record(op, op.lease)
+    if op.request is None:
+        return (b"EVALSHA", digest, 2, *places, *words)
+    return (b"EVALSHA", digest, 3, *places, keys.more(identity), *words)
 
 
 def _claimed(identity: Identity, answer: Answer) -> ops.Claimed | ops.Found | ops.Stale:
@@ -104,9 +107,9 @@ def _accepted(identity: Identity, answer: Answer) -> ops.Accepted | ops.Found | 
 
 
 def _not_made(identity: Identity, row: Sequence[Any]) -> ops.Found | ops.Stale:
-    if list(row) == [3]:
+    if row[0] == 3:
         return ops.Stale()
-    record = replies.record(identity, row)
+    record = layout.record(identity, row[0])
     if record is None:
         raise StoreCorrupt("a claim neither made nor found a record")
     return ops.Found(record, replies.time(row[-1]))
@@ -114,12 +117,12 @@ def _not_made(identity: Identity, row: Sequence[Any]) -> ops.Found | ops.Stale:
 
 def _read_command(op: ops.Read, keys: Keys) -> Command:
     identity = op.identity
-    return (b"EVALSHA", script("read").digest, 1, keys.record_and_indexes(identity)[0], identity)
+    return (b"EVALSHA", script("read").digest, 1, keys.record(identity), identity)
 
 
 def _read_reply(identity: Identity, answer: Answer) -> ops.Found | ops.NoRecord:
-    record = replies.record(identity, answer)
-    now = replies.time(answer[-1])
+    found, at = replies.fields(answer, 2)
+    record, now = layout.record(identity, found), replies.time(at)
     return ops.NoRecord(now) if record is None else ops.Found(record, now)
 
 
@@ -130,11 +133,12 @@ def _fetched(identity: Identity, answer: Answer) -> ops.Fetched | ops.NoRecord:
 
 def _recall(op: ops.Recall, keys: Keys) -> Plan[ops.Recalled | ops.NoRecord]:
     (answer,) = yield (record_call("recall", keys, op.identity),)
-    now, row, rest = replies.fields(answer, 3)
-    yield from read_terms(keys, [replies.terms_id(rest)])
-    case = replies.case(op.identity, row, rest, keys.terms_texts)
-    at = replies.time(now)
-    return ops.NoRecord(at) if case is None else ops.Recalled(case, at)
+    at, data, more = replies.fields(answer, 3)
+    now, found = replies.time(at), replies.stored(op.identity, data)
+    if found is None:
+        return ops.NoRecord(now)
+    yield from read_terms(keys, [found.terms])
+    return ops.Recalled(replies.case(found, keys.terms_texts, more), now)
 
 
 def read_terms(keys: Keys, numbers: Sequence[TermsId | None]) -> Plan[list[Terms | None]]:
@@ -177,14 +181,13 @@ def _on_record(
 
 def _complete_command(op: ops.Complete, keys: Keys) -> Command:
     identity = op.identity
-    record, indexes = keys.record_and_indexes(identity)
-    lease, resume, _, ask, expire, _, _, made = indexes
+    places = (keys.record(identity), keys.due(identity), keys.more(identity))
     words = (identity, op.fence, op.snapshot, op.retention, op.tombstone)
     digest = script("complete").digest
     if op.resource is None:
-        return (b"EVALSHA", digest, 5, record, lease, resume, ask, expire, *words)
-    places = (record, lease, resume, ask, expire, made)
-    return (b"EVALSHA", digest, 6, *places, *words, shown(op.resource))
+        return (b"EVALSHA", digest, 3, *places, *words)
+    made = keys.index(bucket_of(identity), "made")
+    return (b"EVALSHA", digest, 4, *places, made, *words, shown(op.resource))
 
 
 def signed(act: ops.Act) -> tuple[Word, Word]:

@@ -1,10 +1,10 @@
 """Plans of workers, maintenance, lists and the audit, which look at all buckets. No I/O.
 
-Each bucket has its own indexes: an index over all records would lie in one slot. A plan first asks
-for the head of the index in all 1,024 buckets, in one pipeline for each node, and then only looks
-at buckets that have something. Scripts change one record each, and check everything again: what
-others did in between is not undone. The clock of a record's own node decides whether the record is
-due.
+Each bucket has its own index: one over all records would lie in one slot. It is ordered by duty,
+then by time, so each duty has its queue there. A plan first asks for the head of a queue in all
+1,024 buckets, in one pipeline for each node, and then only looks at buckets that have something.
+Scripts change one record each, and check everything again: what others did in between is not
+undone. The clock of a record's own node decides whether the record is due.
 
 Each bucket has its own audit too, a stream: the script that does an act also puts it on record, and
 all keys of a script lie in one slot. A list of acts asks every bucket for its newest.
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from semel.core import operations as ops
 from semel.core import terms
-from semel.core.records import Case, Fence, Glimpse, Identity, Micros, State
+from semel.core.records import DUTY_NUMBERS, Case, Fence, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import Terms
 from semel.core.texts import shown
@@ -30,7 +30,6 @@ from semel.stores.options import whole
 from semel.stores.redis import replies
 from semel.stores.redis.commands import (
     BUCKETS,
-    DUTIES,
     Keys,
     RedisCall,
     Word,
@@ -38,14 +37,10 @@ from semel.stores.redis.commands import (
     bucket_of,
     script_call,
 )
+from semel.stores.redis.layout import RANK, Stored
 from semel.stores.redis.plans import Plan, Plans, read_terms, record_call, signed
 from semel.stores.redis.replies import Answer
-
-WORK: Final[Mapping[ops.Work, str]] = {
-    ops.Work.PENDING: "run",
-    ops.Work.LAPSED: "resume",
-    ops.Work.UNKNOWN: "ask",
-}
+from semel.stores.sql import rows
 
 STATES_OF: Final[Mapping[str, frozenset[State]]] = {
     "lease": frozenset((State.IN_PROGRESS,)),
@@ -79,28 +74,37 @@ def _in_pages(calls: Sequence[RedisCall], least: int) -> Plan[list[Sequence[Any]
     return [replies.fields(answer, least) for answer in answers]
 
 
-def _fields(keys: Keys, identities: Sequence[Identity], *names: str) -> Plan[list[Sequence[Any]]]:
-    """These fields of each record."""
-    records = [(bucket_of(each), keys.record_and_indexes(each)[0]) for each in identities]
-    calls = [RedisCall(bucket, ("HMGET", key, *names)) for bucket, key in records]
-    return (yield from _in_pages(calls, len(names)))
+class _Seen(NamedTuple):
+    """A record that was read, by the clock of its node, and what the script told besides."""
+
+    found: Stored
+    now: Micros
+    rest: Sequence[Any]
+
+
+def _each(keys: Keys, identities: Sequence[Identity], script: str) -> Plan[list[_Seen]]:
+    """Read these records by a script, and their terms; what is gone by now is left out."""
+    rows = yield from _in_pages([record_call(script, keys, each) for each in identities], 3)
+    seen = [
+        _Seen(found, replies.time(now), rest)
+        for identity, (now, data, *rest) in zip(identities, rows, strict=True)
+        if (found := replies.stored(identity, data))
+    ]
+    yield from read_terms(keys, [each.found.terms for each in seen])
+    return seen
 
 
 def _terms(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None]]:
-    """The terms of each record; None where they are not on record."""
-    rows = yield from _fields(keys, identities, "terms")
-    return (yield from read_terms(keys, [replies.terms_id(row) for row in rows]))
+    """The terms of each record; None where there is no record, or they are not on record."""
+    seen = yield from _each(keys, identities, "glimpse")
+    numbers = {each.found.row[0]: each.found.terms for each in seen}
+    return (yield from read_terms(keys, [numbers.get(each) for each in identities]))
 
 
 def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, Micros]]]:
-    """Read these records, each with the clock of its node; what is gone by now is left out."""
-    rows = yield from _in_pages([record_call("recall", keys, each) for each in identities], 3)
-    yield from read_terms(keys, [replies.terms_id(rest) for _, _, rest in rows])
-    return [
-        (case, replies.time(now))
-        for identity, (now, row, rest) in zip(identities, rows, strict=True)
-        if (case := replies.case(identity, row, rest, keys.terms_texts))
-    ]
+    """Read these records, each with the clock of its node."""
+    seen = yield from _each(keys, identities, "recall")
+    return [(replies.case(found, keys.terms_texts, *rest), now) for found, now, rest in seen]
 
 
 def _clock(bucket: int = 0) -> Plan[Micros]:
@@ -109,6 +113,12 @@ def _clock(bucket: int = 0) -> Plan[Micros]:
 
 
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────
+
+WORK: Final[Mapping[ops.Work, str]] = {
+    ops.Work.PENDING: "run",
+    ops.Work.LAPSED: "resume",
+    ops.Work.UNKNOWN: "ask",
+}
 
 
 class _DueEntries(NamedTuple):
@@ -119,14 +129,38 @@ class _DueEntries(NamedTuple):
     now: Micros
 
 
-def _due_entries(keys: Keys, index: str, limit: int) -> Plan[_DueEntries]:
+class _Queue(NamedTuple):
+    """What waits for one duty: a part of an index, by score."""
+
+    name: str
+    first: int
+    last: int
+
+    def head(self, keys: Keys, bucket: int, count: int) -> RedisCall:
+        """Its first entries in a bucket, with their scores."""
+        where = (keys.index(bucket, self.name), self.first, self.last, "BYSCORE")
+        return RedisCall(bucket, ("ZRANGE", *where, "LIMIT", 0, count, "WITHSCORES"))
+
+    def due_at(self, score: bytes) -> float:
+        """Infinity: never."""
+        if not self.first:
+            return float(score)
+        place = int(float(score))
+        return inf if place == self.last else (place - self.first) * 1000
+
+
+DEADLINES: Final = _Queue("deadline", 0, 2**62)
+QUEUES: Final = {
+    duty: _Queue("due", number * RANK, (number + 1) * RANK - 1)
+    for duty, number in DUTY_NUMBERS.items()
+}
+
+
+def _due_entries(keys: Keys, queue: _Queue, limit: int) -> Plan[_DueEntries]:
     """The first ``limit`` of all buckets lie in the ``limit`` buckets whose heads come first."""
-    answers = yield [
-        RedisCall(bucket, ("ZRANGE", keys.index(bucket, index), 0, 0, "WITHSCORES"))
-        for bucket in range(BUCKETS)
-    ]
+    answers = yield [queue.head(keys, bucket, 1) for bucket in range(BUCKETS)]
     heads = {
-        bucket: float(first[1])
+        bucket: queue.due_at(first[1])
         for bucket, answer in enumerate(answers)
         if (first := replies.fields(answer, 0))
     }
@@ -135,21 +169,20 @@ def _due_entries(keys: Keys, index: str, limit: int) -> Plan[_DueEntries]:
     buckets = sorted(heads, key=heads.__getitem__)[: max(1, limit)]
     calls: list[RedisCall] = []
     for bucket in buckets:
-        first = ("ZRANGE", keys.index(bucket, index), 0, max(0, limit), "WITHSCORES")
-        calls += RedisCall(bucket, TIME), RedisCall(bucket, first)
+        calls += RedisCall(bucket, TIME), queue.head(keys, bucket, max(0, limit) + 1)
     answers = yield calls
     clocks = [replies.clock(answer) for answer in answers[::2]]
     due: list[tuple[float, Identity]] = []
     later = [heads[bucket] for bucket in heads.keys() - {*buckets}]
     for now, answer in zip(clocks, answers[1::2], strict=True):
         flat = replies.fields(answer, 0)
-        for identity, score in zip(flat[::2], map(float, flat[1::2]), strict=True):
-            if score <= now:
-                due.append((score, Identity(identity)))
+        for identity, due_at in zip(flat[::2], map(queue.due_at, flat[1::2]), strict=True):
+            if due_at <= now:
+                due.append((due_at, Identity(identity)))
             else:
-                later.append(score)
+                later.append(due_at)
     due.sort()
-    next_due = min(later, default=inf)  # infinity is the score of what is never due
+    next_due = min(later, default=inf)
     return _DueEntries(
         [identity for _, identity in due[:limit]],
         None if next_due == inf else int(next_due),
@@ -164,7 +197,7 @@ def _due(op: ops.Due, keys: Keys) -> Plan[ops.DueRecords]:
     """
     window = op.limit
     while True:
-        found = yield from _due_entries(keys, WORK[op.work], window)
+        found = yield from _due_entries(keys, QUEUES[WORK[op.work]], window)
         cases = yield from _cases(keys, found.due)
         due = [case for case, now in cases if is_due(op.work, case, now)]
         if op.known is not None:
@@ -180,7 +213,7 @@ def _count_due(op: ops.CountDue, keys: Keys) -> Plan[ops.Waiting]:
     counts: Counter[tuple[str, str] | None] = Counter()
     now = 0
     for work in ops.Work:
-        found = yield from _due_entries(keys, WORK[work], op.limit)
+        found = yield from _due_entries(keys, QUEUES[WORK[work]], op.limit)
         cases = yield from _cases(keys, found.due)
         due = [case for case, at in cases if is_due(work, case, at)]
         counts.update(terms.route_of(case.terms) for case in due)
@@ -202,17 +235,17 @@ class _IdentityPage(NamedTuple):
 def _next_page(
     keys: Keys, after: Identity | None, limit: int, states: Sequence[State] = tuple(State)
 ) -> Plan[_IdentityPage]:
-    """Read the indexes of these states bucket by bucket, which is the order of identities."""
+    """Read what the indexes have of these states bucket by bucket: in the order of identities."""
     first = 0 if after is None else bucket_of(after)
-    duties = [duty for duty in DUTIES if STATES_OF[duty] & {*states}]
+    queues = [queue for duty, queue in QUEUES.items() if STATES_OF[duty] & {*states}]
     now = yield from _clock(first)
-    groups = yield from _bucket_groups(keys, duties, first)
+    groups = yield from _bucket_groups(keys, queues, first)
     seen: list[Identity] = []
     while groups and len(seen) <= limit:
         answers = yield [
-            RedisCall(bucket, ("ZRANGE", keys.index(bucket, duty), 0, -1))
+            RedisCall(bucket, ("ZRANGE", keys.index(bucket, name), start, end, "BYSCORE"))
             for bucket in groups.pop(0)
-            for duty in duties
+            for name, start, end in queues
         ]
         members = {Identity(each) for answer in answers for each in replies.fields(answer, 0)}
         seen += sorted(each for each in members if after is None or each > after)
@@ -221,12 +254,12 @@ def _next_page(
     return _IdentityPage(page, until, now)
 
 
-def _bucket_groups(keys: Keys, duties: Sequence[str], first: int) -> Plan[list[list[int]]]:
+def _bucket_groups(keys: Keys, queues: Sequence[_Queue], first: int) -> Plan[list[list[int]]]:
     """The buckets that are not empty, in groups that hold at most `PAGE` records or one bucket."""
     calls = [
-        RedisCall(bucket, ("ZCARD", keys.index(bucket, duty)))
+        RedisCall(bucket, ("ZCOUNT", keys.index(bucket, name), start, end))
         for bucket in range(first, BUCKETS)
-        for duty in duties
+        for name, start, end in queues
     ]
     answers = yield calls
     sizes: Counter[int] = Counter()
@@ -261,21 +294,16 @@ def _browse(op: ops.Browse, keys: Keys) -> Plan[ops.DueRecords]:
 
 def _scan(op: ops.Scan, keys: Keys) -> Plan[ops.Scanned]:
     page = yield from _next_page(keys, op.after, op.limit, op.states)
-    rows = yield from _in_pages([record_call("glimpse", keys, each) for each in page.identities], 3)
-    yield from read_terms(keys, [replies.terms_id(row) for _, row, _ in rows])
-    found: list[Glimpse] = []
-    for identity, (_, row, size) in zip(page.identities, rows, strict=True):
-        seen = replies.glimpse(identity, row, size, keys.terms_texts)
-        if seen is not None and seen.state in op.states:
-            found.append(seen)
-    return ops.Scanned(tuple(found), page.until, page.now)
+    seen = yield from _each(keys, page.identities, "glimpse")
+    glimpses = [replies.glimpse(found, keys.terms_texts, *rest) for found, _, rest in seen]
+    listed = tuple([each for each in glimpses if each.state in op.states])
+    return ops.Scanned(listed, page.until, page.now)
 
 
 def _count(op: ops.Count, keys: Keys) -> Plan[ops.Counted]:
     page = yield from _next_page(keys, op.after, op.limit)
-    rows = yield from _fields(keys, page.identities, "tenant", "state")
-    tenants = [tenant for tenant, state in rows if tenant is not None and state != b"expired"]
-    counts = Counter(replies.text(tenant) for tenant in tenants)
+    seen = yield from _each(keys, page.identities, "glimpse")
+    counts = Counter(found.origin[0] for found, _, _ in seen if found.row[1] != State.EXPIRED)
     return ops.Counted(dict(counts), page.until, page.now)
 
 
@@ -292,18 +320,18 @@ class _Round(NamedTuple):
 
 def _round(
     keys: Keys,
-    index: str,
+    queue: _Queue,
     limit: int,
     script: str,
     words: Callable[[Terms | None], Sequence[Word]],
     *,
     by_terms: bool = False,
 ) -> Plan[_Round]:
-    """Call a script on each record that is due in an index; it answers 1 where it changed it.
+    """Call a script on each record that is due in a queue; it answers 1 where it changed it.
 
     ``words`` makes its arguments, of the record's terms where ``by_terms`` is set.
     """
-    found = yield from _due_entries(keys, index, limit)
+    found = yield from _due_entries(keys, queue, limit)
     known: list[Terms | None] = [None] * len(found.due)
     if by_terms:
         known = yield from _terms(keys, found.due)
@@ -319,7 +347,7 @@ def _sweep(op: ops.Sweep, keys: Keys) -> Plan[ops.Tended]:
     def words(its: Terms | None) -> Sequence[Word]:
         return b"", b"" if its is None else its.retention
 
-    lapsed = yield from _round(keys, "lease", op.limit, "lapse", words, by_terms=True)
+    lapsed = yield from _round(keys, QUEUES["lease"], op.limit, "lapse", words, by_terms=True)
     counts = Counter(LAPSED_TO[state].value for state in lapsed.states if state)
     return ops.Tended(dict(counts), lapsed.full, lapsed.now)
 
@@ -328,15 +356,15 @@ def _abandon(op: ops.Abandon, keys: Keys) -> Plan[ops.Tended]:
     def words(its: Terms | None) -> Sequence[Word]:
         return (op.snapshot,) if its is None else (op.snapshot, its.retention, its.tombstone)
 
-    left = yield from _round(keys, "deadline", op.limit, "abandon", words, by_terms=True)
+    left = yield from _round(keys, DEADLINES, op.limit, "abandon", words, by_terms=True)
     counts = {RecordEvent.ABANDON.value: len(left.states)} if left.states else {}
     return ops.Tended(counts, left.full, left.now)
 
 
 def _reap(op: ops.Reap, keys: Keys) -> Plan[ops.Tended]:
     """Expire, then forget: what expires now may be forgotten in the same round."""
-    expired = yield from _round(keys, "expire", op.limit, "expire", lambda _: ())
-    forgotten = yield from _round(keys, "forget", op.limit, "forget", lambda _: (b"",))
+    expired = yield from _round(keys, QUEUES["expire"], op.limit, "expire", lambda _: ())
+    forgotten = yield from _round(keys, QUEUES["forget"], op.limit, "forget", lambda _: (b"",))
     events = yield from _purge_events(op.limit, keys)
     more = expired.full or forgotten.full or events >= op.limit
     counts = {
@@ -366,7 +394,7 @@ def _purge_events(limit: int, keys: Keys) -> Plan[int]:
 def _retire(op: ops.Retire, keys: Keys) -> Plan[ops.Retired]:
     resource, tenant = shown(op.resource), shown(op.tenant)
     # The prefix of entries in the index ``made``; `shared.lua` makes the same.
-    digest = sha1(f"{tenant}\0{resource}".encode(), usedforsecurity=False).hexdigest().encode()
+    digest = sha1(f"{tenant}\0{resource}".encode(), usedforsecurity=False).hexdigest()[:16].encode()
     between = (b"[" + digest, b"[" + digest + GREATER_THAN_IDENTITIES, "BYLEX")
     answers = yield [
         RedisCall(bucket, ("ZRANGE", keys.index(bucket, "made"), *between))
@@ -396,25 +424,23 @@ GREATER_THAN_IDENTITIES: Final = b"\xff" * 33
 def _belongings(op: ops.ListBelongings, keys: Keys) -> Plan[ops.Belongings]:
     """The records of a tenant in one application; what is gone by now is left out."""
     page = yield from _next_page(keys, op.after, op.limit)
-    rows = yield from _fields(keys, page.identities, "tenant", "state", "fence", "terms")
-    known = yield from read_terms(keys, [replies.terms_id(row) for row in rows])
-    found: list[ops.Belonging] = []
-    for identity, row, its in zip(page.identities, rows, known, strict=True):
-        state = replies.state(row[1])
-        if state is None or replies.text(row[0]) != shown(op.tenant):
-            continue
-        if terms.application_of(its) == op.application:
-            found.append(ops.Belonging(identity, state, Fence(row[2])))
-    return ops.Belongings(tuple(found), page.until, page.now)
+    seen = yield from _each(keys, page.identities, "glimpse")
+    known = yield from read_terms(keys, [each.found.terms for each in seen])
+    belonging = tuple(
+        rows.belonging(found.row)
+        for (found, _, _), its in zip(seen, known, strict=True)
+        if found.origin[0] == shown(op.tenant) and terms.application_of(its) == op.application
+    )
+    return ops.Belongings(belonging, page.until, page.now)
 
 
 def _unlike(op: ops.ListUnlike, keys: Keys) -> Plan[ops.Exhibits]:
     """The records of which some part does not begin with ``prefix``."""
     page = yield from _next_page(keys, op.after, op.limit)
     calls = [record_call("unlike", keys, each, op.prefix) for each in page.identities]
-    rows = yield from _in_pages(calls, 5)
+    answers = yield from _in_pages(calls, 5)
     found: list[ops.Exhibit] = []
-    for identity, (fence, reason, *parts) in zip(page.identities, rows, strict=True):
+    for identity, (fence, reason, *parts) in zip(page.identities, answers, strict=True):
         if fence is not None and any(part is not None for part in parts):
             text = replies.optional_text(reason)
             found.append(ops.Exhibit(identity, Fence(fence), text, *parts[:3]))

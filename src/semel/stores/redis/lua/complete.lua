@@ -1,31 +1,33 @@
 #!lua flags=allow-oom
 -- complete: store the answer.
 -- event: complete
--- short: its keys are the record, its bucket's indexes lease, resume, ask and expire, and with a
---        resource made
+-- short: its keys are the record, its bucket's index, the hash beside the record, and with a resource
+--        the bucket's index "made"
 -- takes: identity fence snapshot retention tombstone resource?
 -- gives: as every write
 -- why: also from unknown, for the fence that last held it: the late result is evidence. A lease that
 --      is past does not matter as long as nobody acted on it.
-local fence, resource = ARGV[2], ARGV[6]
-local found = redis.call('HMGET', KEY, 'state', 'fence', 'duty')
-local state, duty = found[1], found[3]
-if not state or found[2] ~= fence then return lost() end
-if state == 'completed' then
-  return {1, now, state, false, redis.call('HGET', KEY, 'expires_at')}
+local fence, snapshot, resource = ARGV[2], ARGV[3], ARGV[6]
+local text = redis.call('GET', KEY)
+if not text or string.sub(text, 4, 19) ~= fence then return lost() end
+local state, on_lapse, has, _, created_at, _, expires_at, _, terms, size = struct.unpack(HEAD, text)
+if state == COMPLETED then return {1, now, COMPLETED, false, expires_at} end
+if state ~= IN_PROGRESS and state ~= UNKNOWN then return lost() end
+local origin = string.sub(text, HEAD_SIZE + 1, HEAD_SIZE + size)
+expires_at = now + ARGV[4]
+if has >= HAS_MORE then
+  redis.call('HDEL', KEYS[3], 'request', 'resource', 'patience', 'abandon_at')
+  has = redis.call('EXISTS', KEYS[3]) * HAS_MORE
 end
-if state ~= 'in_progress' and state ~= 'unknown' then return lost() end
-local expires_at = now + ARGV[4]
-local due, forget_at = string.format('%.0f', expires_at), string.format('%.0f', expires_at + ARGV[5])
-local INDEX = duty == 'lease' and KEYS[2] or duty == 'resume' and KEYS[3] or KEYS[4]
-local made = resource and redis.sha1hex(redis.call('HGET', KEY, 'tenant') .. '\0' .. resource)
-redis.call('ZREM', INDEX, identity)
-redis.call('ZADD', KEYS[5], due, identity)
-redis.call('HSET', KEY, 'state', 'completed', 'snapshot', ARGV[3], 'expires_at', due,
-  'forget_at', forget_at, 'duty', 'expire', 'due_at', due)
-redis.call('HDEL', KEY, 'leased_until', 'request', 'reason', 'resource')
 if resource then
-  redis.call('HSET', KEY, 'resource', resource)
-  redis.call('ZADD', KEYS[6], 0, made .. identity)
+  local tenant = string.match(origin, '%z([^%z]*)')
+  redis.call('HSET', KEYS[3], 'resource', resource)
+  local digest = string.sub(redis.sha1hex(tenant .. '\0' .. resource), 1, 16)
+  redis.call('ZADD', KEYS[4], 0, digest .. identity)
+  has = HAS_MORE
 end
-return {1, now, 'completed', false, expires_at}
+if has < HAS_MORE then has = 0 end
+redis.call('SET', KEY, struct.pack(HEAD, COMPLETED, on_lapse, has + HAS_ANSWER, fence, created_at, 0,
+  expires_at, expires_at + ARGV[5], terms, size, 0) .. origin .. snapshot)
+redis.call('ZADD', KEYS[2], score(5, expires_at), identity)
+return {1, now, COMPLETED, false, expires_at}

@@ -10,11 +10,12 @@ if not found then return lost() end
 local settled = found.state == 'completed' or found.state == 'failed_retryable'
   or found.state == 'expired'
 if settled and found.fence == ARGV[2] then
-  if redis.call('HGET', KEY, 'key') ~= '' then
+  local method, key = string.match(origin(found), '^%Z*%z%Z*%z(%Z*)%z%Z*%z(%Z*)%z')
+  if key ~= '' then
     audit(found, 'erase', 'expired', ARGV[3], ARGV[4])
     change(found, {
       state = 'expired', snapshot = false, request = false, journal = false, resource = false,
-      reason = 'erased', fingerprint = '', fields = '', tenant = '', path = '', key = '',
+      reason = 'erased', origin = '\0\0' .. method .. '\0\0\0',
     }, 'forget', found.forget_at)
   end
   return applied()

@@ -3,6 +3,6 @@
 -- takes: identity fence
 -- gives: now, the answer; nil when it is not there
 -- why: as read.
-local row = redis.call('HMGET', KEY, 'state', 'fence', 'snapshot')
-if row[1] ~= 'completed' or row[2] ~= ARGV[2] then return {now, false} end
-return {now, row[3]}
+local found = look()
+if not found or found.state ~= 'completed' or found.fence ~= ARGV[2] then return {now, false} end
+return {now, redis.call('GETRANGE', KEY, answer_start(found), -1)}

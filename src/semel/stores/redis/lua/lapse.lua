@@ -27,7 +27,7 @@ if lapsed(found) and found.on_lapse ~= 'resume' then
     fields = released(ARGV[3], reason)
     duty, due = 'forget', fields.forget_at
   else
-    fields = {state = 'unknown', leased_until = false, reason = reason}
+    fields = {state = 'unknown', reason = reason}
     duty, due = 'ask', now
   end
   fields.tries = false

@@ -7,7 +7,7 @@
 local found = look()
 if found and found.state == 'in_progress' and found.fence == ARGV[2] and not lapsed(found) then
   local leased_until = later(ARGV[3])
-  change(found, {leased_until = leased_until}, found.duty, leased_until)
+  change(found, {leased_until = leased_until}, leased(found.on_lapse), leased_until)
   return applied()
 end
 return lost()

@@ -3,9 +3,15 @@
 -- takes: identity seen part old new
 -- gives: as every write
 -- why: whoever wrote it meanwhile, under whatever fence, keeps what was written.
+local part = ARGV[3]
 local found = look()
-if found and found.fence == ARGV[2] and redis.call('HGET', KEY, ARGV[3]) == ARGV[4] then
-  redis.call('HSET', KEY, ARGV[3], ARGV[5])
-  return applied()
+if not found or found.fence ~= ARGV[2] then return lost() end
+local held
+if part == 'snapshot' then
+  held = found.answered and redis.call('GETRANGE', KEY, answer_start(found), -1)
+else
+  held = redis.call('HGET', MORE, part)
 end
-return lost()
+if held ~= ARGV[4] then return lost() end
+change(found, {[part] = ARGV[5]})
+return applied()

@@ -6,6 +6,6 @@
 -- why: compared again here, for the index was read before. Asked again the first time stays.
 local found = look()
 local mine = found and found.state == 'completed' and found.resource == ARGV[2]
-if not mine or found.tenant ~= ARGV[3] then return {0, now} end
-redis.call('HSETNX', KEY, 'retired_at', digits(now))
+if not mine or tenant(found) ~= ARGV[3] then return {0, now} end
+if not found.retired_at then change(found, {retired_at = now}) end
 return {1, now}

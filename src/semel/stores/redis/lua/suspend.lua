@@ -10,6 +10,6 @@ if not found or found.fence ~= ARGV[2] then return lost() end
 if found.state == 'unknown' then return applied() end
 if found.state ~= 'in_progress' then return lost() end
 change(found, {
-  state = 'unknown', leased_until = false, reason = ARGV[4] or false, tries = false,
+  state = 'unknown', reason = ARGV[4] or false, tries = false,
 }, 'ask', later(ARGV[3]))
 return applied()
