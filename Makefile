@@ -4,7 +4,7 @@
 #   make test      run the tests                     ARGS="tests/core -k name"
 #   make proof     run the long campaigns            ARGS="-k name"
 #   make steadiness  run the tests again and again, some beside busy loops   ARGS="--runs 10"
-#   make check     format, lint, types, import directions, generated files
+#   make check     format, lint, types (the code of the pages too), import directions, generated files
 #   make bench     run the benchmarks                ARGS="..." is passed on
 #                  ARGS="--quick" a few cases, ARGS="--peers --save" all, kept in bench/results
 #   make pins      resolve requirements/*.in again (needs uv)
@@ -18,7 +18,7 @@ PEERS := .venv-bench
 # Warnings of pip are chatter here; its errors are shown.
 PIP_INSTALL = -m pip install -qq --disable-pip-version-check
 
-.PHONY: install demo test proof steadiness check check-mypy check-pyright check-style bench pins clean
+.PHONY: install demo test proof steadiness check check-mypy check-pyright check-style snippets bench pins clean
 .DEFAULT_GOAL := install
 
 install: $(VENV)/.test
@@ -62,10 +62,13 @@ proof: install
 check: install
 	@$(MAKE) --no-print-directory --jobs=2 check-mypy check-pyright check-style
 
-check-mypy:
-	$(BIN)/mypy
-check-pyright:
-	$(BIN)/basedpyright --warnings
+# The code of the pages is checked beside the rest, in the same run.
+check-mypy: snippets
+	$(BIN)/mypy src tests bench examples tools build/snippets
+check-pyright: snippets
+	$(BIN)/basedpyright --warnings src examples tests/types build/snippets
+snippets:
+	$(BIN)/python -m tools.snippets
 check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -92,4 +95,4 @@ pins:
 	done
 
 clean:
-	rm -rf $(VENV) $(PEERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(PEERS) build .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from examples.demo.app import TOKENS, Payment
 from examples.demo.printer import Printer, SceneResult
@@ -28,8 +29,9 @@ INTERRUPTED = 130
 def run(*, leave: bool, guarded: bool, folder: Path | None) -> int:
     """Play; returns the exit code: 0 when every card was charged as often as meant."""
     signal.signal(signal.SIGTERM, _end)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # no character is worth a crash
+    stdout: Any = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="replace")  # no character is worth a crash
     printer = Printer(sys.stdout)
     try:
         with _folder(folder) as place, _setup(place, guarded) as setup:

@@ -21,7 +21,7 @@ FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 STORE = os.environ.get("SEMEL_STORE", f"sqlite:///{FOLDER / 'semel.db'}")
 CALLERS = {"alice", "bob"}
 
-guard = semel.Guard(STORE, tenant=lambda request: request.raw["state"]["caller"])
+guard = semel.Guard(STORE, tenant=lambda request: request.state.caller)
 
 
 @asynccontextmanager

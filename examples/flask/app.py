@@ -35,7 +35,7 @@ def authenticate() -> None:
 
 def asked() -> dict[str, Any]:
     """The body, which must say how much."""
-    body = request.get_json()
+    body: dict[str, Any] = request.get_json()
     if not isinstance(body, dict) or not isinstance(body.get("amount"), int):
         abort(400, "amount must be a whole number")
     return {"amount": body["amount"], "currency": str(body.get("currency", "EUR"))}
@@ -69,6 +69,8 @@ def pay() -> ResponseReturnValue:
         case 700:
             while not (FOLDER / "release").exists():
                 time.sleep(0.01)
+        case _:
+            pass
     return made("payments", payment)
 
 

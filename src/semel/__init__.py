@@ -38,6 +38,7 @@ from semel.web.routes import Route
 
 if TYPE_CHECKING:
     from semel.core.delivery import Delivery
+    from semel.once import Once
     from semel.outbox.webhook import Webhook
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
@@ -64,6 +65,7 @@ __all__ = [
     "Limits",
     "Middleware",
     "NotExecuted",
+    "Once",
     "Operation",
     "OperationChanged",
     "OutcomeUnknown",
@@ -102,6 +104,7 @@ _LATER = {
     # Most applications need none of these.
     "Delivery": "semel.core.delivery",
     "Encryption": "semel.stores.encryption",
+    "Once": "semel.once",
     "Webhook": "semel.outbox.webhook",
     "principal": "semel.web.worker_runs",
 }

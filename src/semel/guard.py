@@ -16,9 +16,10 @@ from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.policy import Policy, RefusalShape, checked_refusal, ietf
 from semel.core.terms import EVERY_ROUTE
+from semel.core.unknown.evidence import ProbeFunction
 from semel.errors import ConfigurationError
 from semel.log import log
-from semel.outbox.effects import Deliverer, Registry
+from semel.outbox.effects import Deliverer, DeliverFunction, Registry
 from semel.runtime.breaker import Health, alook, look
 from semel.runtime.events import Events, Subscriber
 from semel.runtime.limits import Limits
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastapi import FastAPI
+    from fastapi.params import Depends
 
-    from semel.inbox.inbox import Inbox
+    from semel.inbox.inbox import Inbox, Reader
     from semel.once import Once
     from semel.operators.operator import Operator
     from semel.stores.encryption import Encryption
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from semel.web.wsgi import WsgiApp, WsgiMiddleware
 
 F = TypeVar("F")
+T = TypeVar("T")
+D = TypeVar("D", bound=DeliverFunction)
+P = TypeVar("P", bound=ProbeFunction)
 
 MAX_BOUND = 1024
 """Policies a guard remembers. Most have a few; one made for each call would be one more each."""
@@ -174,7 +179,7 @@ class Guard:
 
         return WsgiMiddleware(app, guard=self)
 
-    def fastapi(self, app: FastAPI, *, dependencies: Sequence[Any] = ()) -> None:
+    def fastapi(self, app: FastAPI, *, dependencies: Sequence[Depends] = ()) -> None:
         """Guard a FastAPI application: its dependencies run first, then the key is claimed.
 
         Its OpenAPI document tells of the header, its format and the refusals. ``dependencies``:
@@ -204,13 +209,13 @@ class Guard:
     def once(
         self,
         key: str,
-        function: Callable[[], Any],
+        function: Callable[[], T],
         *,
         name: str,
         payload: Any = None,
         tenant: str | int | None = None,
         policy: Policy | None = None,
-    ) -> Once:
+    ) -> Once[T]:
         """Run ``function`` once for ``key``, however often this is called.
 
         ``name`` says what is done, ``payload`` what it is done to: the same key with another
@@ -224,13 +229,13 @@ class Guard:
     async def aonce(
         self,
         key: str,
-        function: Callable[[], Awaitable[Any]],
+        function: Callable[[], Awaitable[T]],
         *,
         name: str,
         payload: Any = None,
         tenant: str | int | None = None,
         policy: Policy | None = None,
-    ) -> Once:
+    ) -> Once[T]:
         """`once` for a coroutine function; it is carried through when the caller is cancelled."""
         from semel.once import OnceCall
 
@@ -247,7 +252,7 @@ class Guard:
         longest_pause: timedelta = timedelta(hours=1),
         timeout: timedelta = timedelta(seconds=30),
         keep: timedelta = timedelta(days=7),
-    ) -> Callable[[F], F]:
+    ) -> Callable[[D], D]:
         """Register who delivers the effects called ``name``: a function of a `semel.Delivery`.
 
         An effect is tried ``tries`` times with growing, jittered pauses; then it is a dead letter.
@@ -260,20 +265,18 @@ class Guard:
                 "a store with transactions, in the application's own database"
             )
 
-        def register(function: F) -> F:
-            given: Any = function
+        def register(function: D) -> D:
             pauses = (first_pause, longest_pause)
-            self.registry.add_deliverer(Deliverer(name, given, tries, *pauses, timeout, keep))
+            self.registry.add_deliverer(Deliverer(name, function, tries, *pauses, timeout, keep))
             return function
 
         return register
 
-    def probe(self, name: str) -> Callable[[F], F]:
+    def probe(self, name: str) -> Callable[[P], P]:
         """Register who can be asked whether ``name`` happened: an operation's call, a `once`."""
 
-        def register(function: F) -> F:
-            given: Any = function
-            self.registry.add_probe(name, given)
+        def register(function: P) -> P:
+            self.registry.add_probe(name, function)
             return function
 
         return register
@@ -321,7 +324,7 @@ class Guard:
         self,
         source: str,
         secrets: str | bytes | Sequence[str | bytes] | None,
-        reader: Callable[..., Any],
+        reader: Reader,
         **options: Any,
     ) -> Inbox:
         """An endpoint for a provider's webhooks, which settle unknown outcomes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from semel.core.exchange.admit import add_body, name_record, named_tenant
 from semel.core.exchange.answers import Answer, Outcome
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from semel.runtime.runtime import Runtime
     from semel.web.exchange import WebExchange
 
+T = TypeVar("T")
+
 _HEADERS: Final = ((b"content-type", b"application/json"),)
 
 
 @frozen
-class Once:
-    """What a function returned, now or the first time."""
+class Once(Generic[T]):
+    """What a function returned, now or the first time: ``value``, as JSON keeps it."""
 
-    value: Any
+    value: T
     replayed: bool
 
 
@@ -72,7 +74,7 @@ class OnceCall:
         self._tenant = named_tenant(tenant, guard.tenant)
         self._request = Request(ONCE, f"/{name}", b"", HeaderView(_HEADERS), payload)
 
-    def run(self, function: Callable[[], Any]) -> Once:
+    def run(self, function: Callable[[], T]) -> Once[T]:
         from semel.web.exchange import FunctionExchange
 
         ex = FunctionExchange(*self._given())
@@ -85,7 +87,7 @@ class OnceCall:
         finally:
             ex.end()
 
-    async def arun(self, function: Callable[[], Awaitable[Any]]) -> Once:
+    async def arun(self, function: Callable[[], Awaitable[T]]) -> Once[T]:
         from semel.web.exchange_async import AsyncFunctionExchange
 
         ex = AsyncFunctionExchange(*self._given())
@@ -115,7 +117,7 @@ class OnceCall:
         return ex.opened()
 
 
-def _result_of(answer: Answer | Flowing) -> Once:
+def _result_of(answer: Answer | Flowing) -> Once[Any]:
     """The function's result, its exception, or why it may not run."""
     if isinstance(answer, Flowing):
         raise AssertionError("a function does not stream")

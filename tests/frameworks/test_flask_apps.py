@@ -203,7 +203,8 @@ class TestTransactions:
         async def pay() -> str:
             transaction.execute("CREATE TABLE paid (amount INT)")
             transaction.execute("INSERT INTO paid VALUES (5)")
-            return str(await operation.enqueue("receipt", {"amount": 5}))
+            running: Any = operation  # which is an AsyncOperation here
+            return str(await running.enqueue("receipt", {"amount": 5}))
 
         first, again = bank.twice("/pay")
         assert (first.status_code, again.text, self.rows(tmp_path)) == (200, first.text, 1)

@@ -60,7 +60,7 @@ def in_a_child(holds: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def once(guard: semel.Guard, key: str = "k") -> Once:
+def once(guard: semel.Guard, key: str = "k") -> Once[int]:
     return guard.once(f"{key:->32}", os.getpid, name="pay")
 
 

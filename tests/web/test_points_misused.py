@@ -132,7 +132,7 @@ def test_calls_side_by_side_in_threads(bench: Bench) -> None:
 
     def handler(op: semel.Operation) -> Any:
         with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(copy_context().run, op.call, "one", charge, "a")
+            first = pool.submit(copy_context().run, lambda: op.call("one", charge, "a"))
             assert began.wait(PATIENCE)
             with pytest.raises(semel.ConfigurationError, match="one after the other"):
                 op.call("two", charge, "b")

@@ -404,7 +404,7 @@ class TestWhomToAsk:
         quick.guard.probe("send-invoice")(provider)
         key = "invoice-2024-0001"
 
-        def fails() -> None:
+        def fails() -> dict[str, bool]:
             raise semel.OutcomeUnknown("timed out")
 
         with pytest.raises(semel.OutcomeUnknown):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -65,12 +66,14 @@ class Payments(APIView):
             case 700:
                 while not (settings.FOLDER / "release").exists():
                     time.sleep(0.01)
+            case _:
+                pass
         number = uuid4().hex
         location = {"Location": f"/payments/{number}"}
         return Response({"id": number, **payment.validated_data}, 201, headers=location)
 
     def get(self, request: Any) -> Response:
-        log = settings.FOLDER / "effects.log"
+        log: Path = settings.FOLDER / "effects.log"
         lines = log.read_text().splitlines() if log.exists() else []
         mine = f"payments {request.user.name} "
         return Response({"count": sum(line.startswith(mine) for line in lines)})

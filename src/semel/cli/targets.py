@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -88,7 +88,7 @@ def on_a_guard(command: F) -> F:
     ) -> object:
         return command(Target(guard, store, app), **given)
 
-    return with_target  # type: ignore[return-value]
+    return cast("F", with_target)
 
 
 def signed(command: F) -> F:

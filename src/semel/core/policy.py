@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
@@ -13,6 +13,7 @@ from semel.core.records import Headers, Micros, OnLapse, Request, Response
 from semel.core.request.fingerprint import FingerprintRule
 from semel.core.request.keys import KeyFormat
 from semel.core.terms import Terms
+from semel.core.unknown.evidence import Happened, ProbeFunction
 from semel.errors import ConfigurationError
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "QUERY"})
@@ -23,6 +24,9 @@ Fate = Literal["release", "keep", "unknown"]
 
 RefusalShape: TypeAlias = Callable[[Problem, Request], Response]
 """Puts a refusal into the shape of an API."""
+
+OnReplay: TypeAlias = Callable[[Request, Response], Response | Awaitable[Response]]
+"""Turns the kept answer into one with the current state. Under ASGI it may be awaited."""
 
 Mode = Literal["leased", "atomic", "resumable", "deferred"]
 """How a handler runs: under a lease; in one transaction with its record; from recovery point to
@@ -47,7 +51,7 @@ class Policy:
     fingerprint: FingerprintRule = FingerprintRule()
     keep: Collection[int] | Callable[[Response], bool] | None = None
     after_error: Fate = "release"
-    probe: Callable[..., Any] | None = None
+    probe: ProbeFunction | None = None
     # Keys, and what they are counted by
     key: KeyFormat = "opaque"
     strict: bool = False
@@ -67,7 +71,7 @@ class Policy:
     after_doubt: Literal["unknown", "keep"] = "unknown"
     after_lapse: Literal["unknown", "release", "resume"] = "unknown"
     effects: Literal["none", "transactional"] | None = None
-    render: Callable[..., Any] | None = None
+    render: Callable[[Happened], Response] | None = None
     reconcile_after: timedelta = timedelta(minutes=1)
     give_up_after: timedelta = timedelta(days=3)
     # Requests that a worker runs
@@ -80,7 +84,7 @@ class Policy:
     max_response_body: int = 16 * 1024 * 1024
     response: Literal["buffer", "stream"] = "buffer"
     schema_version: str | None = None
-    on_replay: Callable[..., Any] | None = None
+    on_replay: OnReplay | None = None
     after_retire: Literal["refuse", "replay"] = "refuse"
     replay_header: str = "Idempotent-Replayed"
     refusal: RefusalShape | None = None
@@ -187,7 +191,7 @@ class PolicyOptions(TypedDict, total=False):
     fingerprint: FingerprintRule
     keep: Collection[int] | Callable[[Response], bool] | None
     after_error: Fate
-    probe: Callable[..., Any] | None
+    probe: ProbeFunction | None
     # Keys, and what they are counted by
     key: KeyFormat
     strict: bool
@@ -207,7 +211,7 @@ class PolicyOptions(TypedDict, total=False):
     after_doubt: Literal["unknown", "keep"]
     after_lapse: Literal["unknown", "release", "resume"]
     effects: Literal["none", "transactional"] | None
-    render: Callable[..., Any] | None
+    render: Callable[[Happened], Response] | None
     reconcile_after: timedelta
     give_up_after: timedelta
     # Requests that a worker runs
@@ -220,7 +224,7 @@ class PolicyOptions(TypedDict, total=False):
     max_response_body: int
     response: Literal["buffer", "stream"]
     schema_version: str | None
-    on_replay: Callable[..., Any] | None
+    on_replay: OnReplay | None
     after_retire: Literal["refuse", "replay"]
     replay_header: str
     refusal: RefusalShape | None

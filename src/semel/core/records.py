@@ -6,12 +6,13 @@ Only policies, which people write, speak of ``timedelta``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NewType, TypeAlias, TypeVar, overload
+from typing import Any, Final, NewType, TypeAlias, TypeVar, cast, overload
 
 from semel.core.frozen import frozen, value
 from semel.core.terms import Terms
+from semel.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -255,6 +256,23 @@ class HeaderView(Mapping[str, str]):
         return len(self.first)
 
 
+class RequestState:
+    """The ``state`` of an ASGI scope by attribute, as on a request of Starlette."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._found[name]
+        except KeyError:
+            raise AttributeError(
+                f"request.state.{name}: nothing has set it before the key was claimed"
+            ) from None
+
+
 @frozen
 class Request:
     """semel's own read-only view of a request, the same in every adapter.
@@ -270,6 +288,21 @@ class Request:
     raw: Any
     escaped: str = ""
     """The path as it was sent, where a router could take it for another: `keys.escaped_path`."""
+
+    @property
+    def state(self) -> RequestState:
+        """What authentication put into the ASGI scope's ``state``, by attribute.
+
+        What nobody set is an AttributeError, which ``tenant=`` answers with a 401.
+        """
+        raw = self.raw
+        if not isinstance(raw, MutableMapping) or "wsgi.version" in raw:
+            raise ConfigurationError(
+                "request.state is the ASGI scope's; WSGI, Flask and Django have none: "
+                "read request.raw, where authentication left its user"
+            )
+        scope = cast("Mapping[str, Any]", raw)
+        return RequestState(scope.get("state", {}))
 
 
 @frozen

@@ -17,6 +17,7 @@ from semel.web.routes import find_route, find_tag
 try:
     from fastapi import FastAPI, Request
     from fastapi import Response as FastapiResponse
+    from fastapi.params import Depends
 except ImportError as error:
     raise ImportError(
         "guard.fastapi() needs FastAPI: pip install 'semel[fastapi]'", name=error.name
@@ -46,7 +47,7 @@ class FastapiMiddleware(gate.GatedMiddleware):
         return True
 
 
-def install(app: FastAPI, guard: "Guard", *, dependencies: Sequence[Any] = ()) -> None:
+def install(app: FastAPI, guard: "Guard", *, dependencies: Sequence[Depends] = ()) -> None:
     """Guard a FastAPI application; ``guard.fastapi(app)`` is the same.
 
     ``dependencies``: those of the route that tells how accepted requests are doing.

@@ -38,7 +38,10 @@ except ImportError as missing:
     ) from missing
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from semel.guard import Guard
+    from semel.runtime.operation import Operation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,11 +53,12 @@ CLAIMS: Final = "__semel_claims__"
 """On a view that makes the claim itself: it is `guarded`."""
 _COPY: Final = "semel.copy"
 
-operation: Any = LocalProxy(fitting_operation)
-"""The running operation, as `semel.operation()` gives it."""
+operation = cast("Operation", LocalProxy(fitting_operation))
+"""The running operation, as `semel.operation()` gives it. In an ``async def`` view it is an
+`AsyncOperation`: there `semel.async_operation()` has the right type."""
 transaction: Any = LocalProxy(lambda: fitting_operation().transaction)
 """The connection of the open transaction: of the view in atomic mode, or of a phase."""
-session: Any = LocalProxy(lambda: fitting_operation().session)
+session = cast("Session", LocalProxy(lambda: fitting_operation().session))
 """The open transaction, as a SQLAlchemy session."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import http
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
@@ -19,6 +19,7 @@ from semel.core.frozen import frozen
 from semel.core.policy import exempt
 from semel.core.records import Case, Header, HeaderView, Response
 from semel.core.unknown import settlement, webhook
+from semel.core.unknown.evidence import Evidence
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures
 from semel.runtime.events import ERROR, INFO, NONE, WARNING
@@ -70,11 +71,13 @@ class ProviderEvent:
         return json.loads(self.body)
 
 
-Reader: TypeAlias = Callable[[ProviderEvent], Any]
-"""Says which record an event is about, and what it proves: (identity, evidence), or None.
+Reading: TypeAlias = tuple[bytes | str, Evidence] | tuple[bytes | str, Evidence, str | None] | None
+"""Which record an event is about, by its identity, and what it proves; None: about no record.
 
-Of an operation with several calls, (identity, evidence, name): the call that it proves.
+Of an operation with several calls also the name of the one that it proves.
 """
+Reader: TypeAlias = Callable[[ProviderEvent], Reading | Awaitable[Reading]]
+"""Reads an event; plain or a coroutine function."""
 
 
 class Inbox:

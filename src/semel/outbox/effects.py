@@ -7,24 +7,22 @@ transaction, also outside a handler of semel's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from semel.core.delivery import encode_payload
+from semel.core.delivery import Delivery, encode_payload
 from semel.core.frozen import frozen
 from semel.core.operations.outbox import Enqueue
+from semel.core.unknown.evidence import ProbeFunction
 from semel.errors import ConfigurationError
 from semel.stores.base import Backend
 
 _LONGEST_KEY: Final = 255
 """What fits an Idempotency-Key."""
 
-DeliverFunction: TypeAlias = Callable[..., Any]
-"""Takes a `semel.Delivery`; returns the provider's id for it, or None. May be a coroutine."""
-
-ProbeFunction: TypeAlias = Callable[..., Any]
-"""Takes a `semel.Inquiry`; returns Happened, Absent or CannotTell. May be a coroutine."""
+DeliverFunction: TypeAlias = Callable[[Delivery], str | Awaitable[str | None] | None]
+"""Returns the provider's id for the effect, or None. Plain or a coroutine function."""
 
 
 @frozen

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
 from semel.core.exchange.exchange import Progress
 from semel.core.policy import LONGEST
@@ -22,6 +22,9 @@ from semel.runtime.leases import Lease, lease_clock
 from semel.stores.open_transactions import in_event_loop
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
     from semel.core.operations.outbox import EffectWritten, Enqueue
     from semel.core.policy import RoutePlan
     from semel.core.records import Origin
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class _Known:
@@ -68,11 +72,6 @@ class _Known:
         """
         return self._run.open_transaction().connection
 
-    @property
-    def session(self) -> Any:
-        """The open transaction, as a SQLAlchemy Session, or AsyncSession in an event loop."""
-        return self._run.open_transaction().session
-
     def resource(self, name: str) -> None:
         """Name what is being made: after `Guard.retire` of it this answer is not repeated."""
         if not name:
@@ -92,7 +91,13 @@ class Operation(_Known):
 
     __slots__ = ()
 
-    def phase(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    @property
+    def session(self) -> Session:
+        """The open transaction, as a session of SQLAlchemy."""
+        session: Session = self._run.open_transaction().session
+        return session
+
+    def phase(self, name: str, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Run ``function`` in a transaction, once: its result (JSON) is journaled with its writes.
 
         Resumed, the operation gets the journaled result and the function is not run again.
@@ -100,15 +105,16 @@ class Operation(_Known):
         from semel.runtime.recovery_points import Points
 
         _refuse_in_event_loop("phase")
-        return Points(self._run).phase(_point_call(name, function, arguments))
+        result: T = Points(self._run).phase(_point_call(name, function, arguments))
+        return result
 
     def call(
         self,
         name: str,
-        function: Callable[..., Any],
-        *arguments: Any,
+        function: Callable[[str, *Ts], T],
+        *arguments: *Ts,
         repeatable: bool = False,
-    ) -> Any:
+    ) -> T:
         """Make at most one outside effect: ``function(downstream_key, *arguments)``.
 
         The intent is on record before, the result (JSON) after. A resumed operation that finds the
@@ -118,7 +124,9 @@ class Operation(_Known):
         from semel.runtime.recovery_points import Points
 
         _refuse_in_event_loop("call")
-        return Points(self._run).call(_point_call(name, function, arguments), repeatable)
+        point = _point_call(name, function, arguments)
+        result: T = Points(self._run).call(point, repeatable)
+        return result
 
     def enqueue(
         self,
@@ -145,10 +153,24 @@ class AsyncOperation(_Known):
 
     __slots__ = ()
 
+    @property
+    def session(self) -> AsyncSession:
+        """The open transaction, as an async session of SQLAlchemy."""
+        session: AsyncSession = self._run.open_transaction().session
+        return session
+
     # Each of these is noted when it is made, so that one which nobody awaits is not overlooked.
 
+    @overload
     def phase(
-        self, name: str, function: Callable[..., Any | Awaitable[Any]], *arguments: Any
+        self, name: str, function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def phase(
+        self, name: str, function: Callable[[*Ts], T], *arguments: *Ts
+    ) -> Coroutine[Any, Any, T]: ...
+    def phase(
+        self, name: str, function: Callable[[*Ts], Any], *arguments: *Ts
     ) -> Coroutine[Any, Any, Any]:
         """`Operation.phase`, awaited; ``function`` may be a coroutine function."""
         from semel.runtime.recovery_points import AsyncPoints
@@ -156,11 +178,27 @@ class AsyncOperation(_Known):
         point = _point_call(name, function, arguments)
         return self._run.making(name, AsyncPoints(self._run).phase(point))
 
+    @overload
     def call(
         self,
         name: str,
-        function: Callable[..., Any | Awaitable[Any]],
-        *arguments: Any,
+        function: Callable[[str, *Ts], Awaitable[T]],
+        *arguments: *Ts,
+        repeatable: bool = False,
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def call(
+        self,
+        name: str,
+        function: Callable[[str, *Ts], T],
+        *arguments: *Ts,
+        repeatable: bool = False,
+    ) -> Coroutine[Any, Any, T]: ...
+    def call(
+        self,
+        name: str,
+        function: Callable[[str, *Ts], Any],
+        *arguments: *Ts,
         repeatable: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """`Operation.call`, awaited; ``function`` may be a coroutine function."""

@@ -82,9 +82,10 @@ def duration(name: str, value: object) -> timedelta:
 
 def seconds(name: str, value: object) -> float:
     """A duration above zero; a number without a unit is seconds."""
+    number = None
     try:
-        plain = isinstance(value, str | int | float) and not isinstance(value, bool)
-        number = float(value) if plain else None  # type: ignore[arg-type]
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            number = float(value)
     except ValueError:
         number = None
     except OverflowError:

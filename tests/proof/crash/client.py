@@ -115,7 +115,7 @@ class Client:
         except Exception as error:
             self._refused(key, error)
 
-    def _returned(self, key: str, done: Once) -> None:
+    def _returned(self, key: str, done: Once[Any]) -> None:
         value = done.value
         body = json.dumps(value, sort_keys=True).encode()
         self._answered(key, _Answer(value["status"], value["nonce"], body))

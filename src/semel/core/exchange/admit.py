@@ -6,9 +6,9 @@ names the record, `add_body` adds what the body means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.exchange import Exchange, PreviousPrints
@@ -21,7 +21,12 @@ from semel.core.request.comparison import Prints
 from semel.core.request.keys import Malformed
 from semel.errors import ConfigurationError, StoreUnavailable
 
-Tenant: TypeAlias = Callable[[Request], Any] | None
+if TYPE_CHECKING:
+    from uuid import UUID
+
+Caller: TypeAlias = "str | bytes | int | UUID | None"
+"""A verified principal; None: nobody."""
+Tenant: TypeAlias = "Callable[[Request], Caller | Awaitable[Caller]] | None"
 """Who is asking: a function of the authenticated request, or None for a single tenant."""
 
 

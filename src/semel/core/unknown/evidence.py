@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from semel.core.frozen import frozen
@@ -66,6 +67,10 @@ class Inquiry:
         if name is None:
             raise ValueError("which call? say downstream_key('charge'), as the handler did")
         return keys.downstream_key(self.identity, self.epoch, "call", name)
+
+
+ProbeFunction: TypeAlias = Callable[[Inquiry], Evidence | Awaitable[Evidence]]
+"""Asks a provider; plain or a coroutine function."""
 
 
 def inquiry(identity: Identity, origin: Origin, name: str | None, created_at: Micros) -> Inquiry:

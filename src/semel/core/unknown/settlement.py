@@ -106,7 +106,7 @@ class Witness:
         return act(f"{self.source} {self.name}", f"{verdict}{which}{why}")
 
 
-Render: TypeAlias = Callable[..., Any]
+Render: TypeAlias = Callable[[Happened], Response]
 """A route's ``render=``: makes an answer of what happened."""
 
 
