@@ -4,8 +4,6 @@ Each line says the error that mypy, and the one that pyright, must report there.
 suppresses nothing is itself an error, so a mistake that passes unnoticed fails `make check`.
 """
 
-# pyright: reportUnnecessaryTypeIgnoreComment=true
-
 from __future__ import annotations
 
 import semel
