@@ -281,6 +281,7 @@ class Guard:
 
         return register
 
+    # Twin of Guard.aenqueue, by tools.twins
     def enqueue(
         self,
         connection: Any,

@@ -5,7 +5,16 @@ from shutil import copy
 
 import pytest
 
-from tools.twins import PACKAGE, ROOT, TWINS, Twin, blocking_text, main
+from tools.twins import (
+    PACKAGE,
+    ROOT,
+    TWINS,
+    NoTwin,
+    Twin,
+    blocking_text,
+    main,
+    with_function_twins,
+)
 
 EXAMPLE = '''"""A client for event loops."""
 
@@ -55,6 +64,36 @@ def test_keywords_go_and_names_change() -> None:
     assert blocking_text(twin, EXAMPLE) == BLOCKING
 
 
+FUNCTIONS = """class Store:
+    # Twin of AsyncStore.awrite, by tools.twins
+    def write(self, row: int) -> int:
+        '''Written when it returns.'''
+        OLD
+
+    def other(self) -> None: ...
+
+
+class AsyncStore:
+    async def awrite(self, row: int) -> int:
+        '''The same, awaited.'''
+        await self.turn.aacquire()
+        return await self.file.awaited().put(row)
+"""
+
+
+def test_a_marked_function_keeps_its_name_and_docstring_and_takes_the_rest() -> None:
+    text = with_function_twins(Path("store.py"), FUNCTIONS.replace("OLD", "pass"))
+    body = "self.turn.acquire()\n        return self.file.blocking().put(row)"
+    assert text == FUNCTIONS.replace("OLD", body).replace("'''", '"""')
+    assert with_function_twins(Path("store.py"), text) == text
+
+
+@pytest.mark.parametrize("change", [("awrite,", "gone,"), ("def write", "x = 1\n\n    def write")])
+def test_a_mark_without_its_function_is_an_error(change: tuple[str, str]) -> None:
+    with pytest.raises(NoTwin, match=r"store\.py:2"):
+        with_function_twins(Path("store.py"), FUNCTIONS.replace("OLD", "pass").replace(*change))
+
+
 def test_a_changed_twin_is_noticed_and_written_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +105,7 @@ def test_a_changed_twin_is_noticed_and_written_anew(
     changed.write_text(f"{good}\n", "utf-8")
 
     assert main(["--check"], tmp_path) == 1
-    assert TWINS[0].awaited in capsys.readouterr().out
+    assert TWINS[0].blocking in capsys.readouterr().out
     assert changed.read_text("utf-8") == f"{good}\n"
 
     assert main([], tmp_path) == 0

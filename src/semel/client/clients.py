@@ -337,6 +337,7 @@ class SyncClient(BaseClient[H, R, R]):
             case _:
                 return self._write_journal(op)
 
+    # Twin of AsyncClient._try, by tools.twins
     def _try(self, call: LogicalCall, status_url: str | None) -> TryResult:
         credentials = self._perform(model.FreshCredentials(call))
         request = self._request(call, status_url, credentials)

@@ -123,6 +123,7 @@ class Health:
     """In a sentence, why there was none."""
 
 
+# Twin of alook, by tools.twins
 def look(runtime: Runtime) -> Health:
     """Ask the store something, and say whether it answered."""
     asked = time.monotonic()

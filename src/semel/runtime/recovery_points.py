@@ -77,6 +77,7 @@ class Points:
     def call(self, point: PointCall, repeatable: bool) -> Any:
         return run(_calling(self._run, point, repeatable), self._perform)
 
+    # Twin of AsyncPoints._perform, by tools.twins
     def _perform(self, op: ops.FlowOperation[Any]) -> Any:
         match op:
             case ops.Do():

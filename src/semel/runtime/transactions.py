@@ -67,6 +67,7 @@ class _Transact(Generic[Opened]):
 class Transact(_Transact[Transaction]):
     """Blocking."""
 
+    # Twin of AsyncTransact._perform, by tools.twins
     def perform(self, op: ops.FlowOperation[Any]) -> Any:
         if isinstance(op, ops.StoreOperation):
             return (self.transaction or self._backend.blocking()).perform(op)
@@ -77,7 +78,7 @@ class Transact(_Transact[Transaction]):
             case ops.Ascertain(identity):
                 return transactional(self._backend).ascertain(identity)
             case ops.Apart(work):
-                return work()
+                return self._apart(work)
             case ops.RollBack():
                 return self.end()
             case ops.Save():
@@ -92,6 +93,10 @@ class Transact(_Transact[Transaction]):
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
 
+    def _apart(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    # Twin of AsyncTransact.end, by tools.twins
     def end(self) -> None:
         """Roll back what is open, if anything is."""
         transaction, self.transaction = self.transaction, None
@@ -132,9 +137,7 @@ class AsyncTransact(_Transact[AsyncTransaction]):
             case ops.Ascertain(identity):
                 return await transactional(self._backend).aascertain(identity)
             case ops.Apart(work):
-                from asyncio import to_thread
-
-                return await to_thread(work)
+                return await self._apart(work)
             case ops.RollBack():
                 return await self.end()
             case ops.Save():
@@ -148,6 +151,11 @@ class AsyncTransact(_Transact[AsyncTransaction]):
                 return await self.end()
             case _:
                 raise AssertionError(f"no way to perform {op!r}")
+
+    async def _apart(self, work: Callable[[], Any]) -> Any:
+        from asyncio import to_thread
+
+        return await to_thread(work)
 
     async def end(self) -> None:
         """Roll back what is open, if anything is."""

@@ -321,6 +321,7 @@ class _SealedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    # Twin of _AsyncSealedStore.perform, by tools.twins
     def perform(self, op: StoreOperation[R], /) -> R:
         sealer = self._sealer
         reply = sealer.up(op, self._inner.perform(sealer.down(op)))

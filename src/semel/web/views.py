@@ -280,6 +280,7 @@ class StreamedBody(_StreamedBody[ViewExchange[F]]):
     def __iter__(self) -> Iterator[bytes]:
         return self
 
+    # Twin of AsyncStreamedBody.__anext__, by tools.twins
     def __next__(self) -> bytes:
         if self._over:
             raise StopIteration

@@ -147,6 +147,7 @@ def retried(
             return reply
 
 
+# Twin of adrive, by tools.twins
 def drive(steps: Generator[Q, A, R], execute: Callable[[Q], A]) -> R:
     """Run ``steps`` to their end, blocking; what ``execute`` raises is thrown in."""
     try:

@@ -72,6 +72,7 @@ class SqliteTransactions:
         self._files = file.OpenFiles(self._path)
         self._open: OpenSqliteTransaction | None = None
 
+    # Twin of SqliteTransactions.abegin, by tools.twins
     def begin(self, identity: Identity | None) -> SqliteTransaction | None:
         """A transaction on the file; None when the key is, or may be, in another one.
 
