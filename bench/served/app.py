@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from uuid import uuid4
+
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -9,12 +12,19 @@ from starlette.routing import Route
 
 executions = 0
 
+NEW_IDS = "BENCH_NEW_IDS" in os.environ
+"""Whether each payment gets an id of its own, as `semel check` needs it to tell answers apart."""
+
+
+def new_id() -> str:
+    return f"pay_{uuid4().hex}" if NEW_IDS else "pay_1"
+
 
 async def pay(request: Request) -> JSONResponse:
     global executions
     order = await request.json()
     executions += 1
-    return JSONResponse({"id": "pay_1", "amount": order["amount"], "status": "captured"}, 201)
+    return JSONResponse({"id": new_id(), "amount": order["amount"], "status": "captured"}, 201)
 
 
 async def count(request: Request) -> JSONResponse:

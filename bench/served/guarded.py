@@ -1,6 +1,7 @@
 """The application with semel around it, on the store that ``BENCH_STORE`` names.
 
 ``BENCH_REPLAY_CACHE``: for so many seconds an answer is repeated without asking the store.
+``BENCH_TENANT``: the header that stands for the caller.
 """
 
 from __future__ import annotations
@@ -16,4 +17,8 @@ options: dict[str, Any] = {}
 if window := os.environ.get("BENCH_REPLAY_CACHE"):
     options["replay_cache"] = timedelta(seconds=float(window))
 
-app = semel.Guard(os.environ["BENCH_STORE"], tenant=None, migrate=True, **options).asgi(bare)
+options["tenant"] = None
+if header := os.environ.get("BENCH_TENANT"):
+    options["tenant"] = lambda request: request.headers[header]
+
+app = semel.Guard(os.environ["BENCH_STORE"], migrate=True, **options).asgi(bare)

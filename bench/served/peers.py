@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from bench.served.app import app as bare
-from bench.served.app import count, count_one
+from bench.served.app import count, count_one, new_id
 
 STORE = os.environ["BENCH_STORE"]
 
@@ -112,7 +112,7 @@ def launched(app: Any, launch: Callable[[], None]) -> Any:
 
 
 def answer(order: dict[str, Any]) -> dict[str, Any]:
-    return {"id": "pay_1", "amount": order["amount"], "status": "captured"}
+    return {"id": new_id(), "amount": order["amount"], "status": "captured"}
 
 
 def routed(pay: Callable[[Request], Any]) -> Starlette:

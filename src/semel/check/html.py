@@ -83,7 +83,7 @@ def _article(shown: Redactor, result: ProbeResult) -> str:
     title = result.name if known is None else known.title
     evidence = json.dumps([shown.exchange(one) for one in result.evidence], indent=1)
     proof = (
-        f"<details><summary>{len(result.evidence)} exchanges</summary>"
+        f"<details><summary>Exchanges: {len(result.evidence)}</summary>"
         f"<pre>{escape(evidence)}</pre></details>"
         if result.evidence
         else ""
