@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -266,6 +267,17 @@ def test_the_operations_of_an_openapi_document_that_take_keys(origin: str, tmp_p
     assert {each["operation"] for each in results} == {"POST /payments"}
     sent = json.loads(results[0]["evidence"][0]["request"]["body"])
     assert sent == {"amount": 50, "currency": "EUR"}
+
+
+def test_a_text_with_a_pattern_is_made_by_a_library(origin: str, tmp_path: Path) -> None:
+    document = json.loads(json.dumps(OPENAPI))
+    currency = {"type": "string", "pattern": "^[A-Z]{3}$"}
+    document["components"]["schemas"]["P"]["properties"]["currency"] = currency
+    file = tmp_path / "openapi.json"
+    file.write_text(json.dumps(document))
+    done = run(origin, *QUICK, "--openapi", str(file), "--json", data=None, path="")
+    sent = json.loads(json.loads(done.stdout)["results"][0]["evidence"][0]["request"]["body"])
+    assert re.fullmatch("[A-Z]{3}", sent["currency"])
 
 
 def test_a_request_from_a_file(origin: str, tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_every_probe_catches_a_wrong_server() -> None:
     assert {kind.caught_by for kind in WRONG} == set(PROBES)
 
 
+@pytest.mark.proof
+def test_the_whole_matrix() -> None:
+    from tests.check.matrix import matrix, row
+
+    for kind in RIGHT:
+        assert "X" not in row(kind).values()
+    for line in matrix():
+        print(line)
+
+
 def test_without_an_oracle_nothing_that_lies_in_effects_holds() -> None:
     with serving(Shop()) as origin:
         report = check(CheckOptions(origin, [PAYMENT], profile=_profile(Shop), token="alice"))

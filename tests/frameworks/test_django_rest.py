@@ -384,6 +384,27 @@ def test_the_nearest_decorated_class_counts(make_guard: MakeGuard) -> None:
     assert found == [name for _, name in names]
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_method_that_a_view_does_not_have_is_not_allowed_unless_it_dispatches_by_itself(
+    make_guard: MakeGuard, serve: Serve, ran: list[Any], own: bool
+) -> None:
+    guard = make_guard()
+
+    class Payments(APIView):
+        @guarded(guard)
+        def post(self, request: Any) -> Response:
+            return Response("paid")
+
+    class Dispatching(Payments):
+        def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            ran.append(request.method)
+            return super().dispatch(request, *args, **kwargs)
+
+    send = serve(guard, (Dispatching if own else Payments).as_view())
+    reply = send(Ask(method="PATCH"))
+    assert (reply.status, ran) == ((500, []) if own else (405, []))
+
+
 @pytest.mark.parametrize("required", [False, True])
 def test_a_view_that_nobody_decorated_is_not_run_with_a_key_that_protects_nothing(
     make_guard: MakeGuard, serve: Serve, required: bool

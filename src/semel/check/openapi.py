@@ -173,6 +173,20 @@ def _of_type(document: Mapping[str, Any], schema: Mapping[str, Any], depth: int)
 
 def _text(schema: Mapping[str, Any]) -> str:
     if "pattern" in schema:
-        raise LookupError("its schema has a pattern: give a body with --request")
+        return _by_hypothesis(schema)
     text = _TEXTS.get(str(schema.get("format")), "check")
     return text.ljust(int(schema.get("minLength", 0)), "x")[: int(schema.get("maxLength", 10_000))]
+
+
+def _by_hypothesis(schema: Mapping[str, Any]) -> str:
+    """The simplest text of a schema with a pattern; a library makes it, where there is one."""
+    try:
+        from hypothesis import find
+        from hypothesis.strategies import from_regex
+    except ModuleNotFoundError:
+        raise LookupError(
+            "its schema has a pattern: pip install 'semel[check]', or give a body with --request"
+        ) from None
+    least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 10_000))
+    texts = from_regex(str(schema["pattern"]))
+    return str(find(texts, lambda text: least <= len(text) <= most and text.isprintable()))

@@ -27,14 +27,18 @@ def allowed_origin(url: str, allowed: Collection[str]) -> SplitResult:
     if is_loopback(host):
         return parts
     if host not in {each.lower() for each in allowed}:
-        reminder = ""
-        if any(host == each or host.endswith(f".{each}") for each in PAYMENT_HOSTS):
-            reminder = f" {host} belongs to a payment provider: use its test mode and test keys."
         raise ConfigurationError(
             f"{host} is not this machine, and the check sends requests that take effect. "
-            f"If you may do that there, say so: --i-may {host}.{reminder}"
+            f"If you may do that there, say so: --i-may {host}. {reminder(host)}".rstrip()
         )
     return parts
+
+
+def reminder(host: str) -> str:
+    """What to think of before a payment provider is sent requests; of other hosts nothing."""
+    if not any(host == each or host.endswith(f".{each}") for each in PAYMENT_HOSTS):
+        return ""
+    return f"{host} belongs to a payment provider: use its test mode and test keys."
 
 
 def is_loopback(host: str) -> bool:

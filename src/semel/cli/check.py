@@ -69,10 +69,14 @@ def check(url: str, as_json: bool, **given: Any) -> None:
     """
     from semel.check import check as run_check
     from semel.check.ladder import planned
+    from semel.check.safety import reminder
 
     options = _options(url, given)
     if given["dry_run"]:
         return _say_plan(options, planned(options), as_json)
+
+    if said := reminder(urlsplit(url).hostname or ""):
+        output.say(said, err=True)
 
     def told(result: ProbeResult) -> None:
         if not as_json:

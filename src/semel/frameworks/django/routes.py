@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,6 +133,14 @@ def method_of(view: Any, method: str) -> Any:
 def authenticates_itself(view: Any) -> bool:
     """A view of a framework within Django: nobody is authenticated before it is called."""
     return hasattr(view_class(view), "perform_authentication") or is_ninja(view)
+
+
+def allows_no(view: Any, method: str) -> bool:
+    """Whether a view of REST framework will answer 405. One that dispatches by itself may not."""
+    kind, name, rest = view_class(view), method.lower(), sys.modules.get("rest_framework.views")
+    if rest is None or getattr(kind, "dispatch", None) is not rest.APIView.dispatch:
+        return False
+    return not hasattr(kind, name) and name not in (getattr(view, "actions", None) or ())
 
 
 def is_ninja(view: Any) -> bool:
