@@ -138,10 +138,9 @@ class Guard:
         self._apps: list[Any] = []
         self._tagged: list[Any] = []
         """Applications and endpoints that have not been looked at: `_tell_unguarded`."""
-        self.new_runtime: Callable[[], Runtime] = partial(
+        self.runtime_on: Callable[[Backend], Runtime] = partial(
             Runtime,
-            self.backend,
-            self.events,
+            events=self.events,
             application=name,
             probes=self.registry.probes,
             max_waiters=max_waiters,
@@ -150,6 +149,7 @@ class Guard:
             replay_cache=replay_cache,
             background=self._background,
         )
+        self.new_runtime: Callable[[], Runtime] = lambda: self.runtime_on(self.backend)
         give_runtime(self)
 
     @classmethod
