@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import sys
 import tempfile
 import unittest
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from traceback import walk_stack
 from typing import Any, Final, Self, TypeVar
 
 from semel.core import operations as ops
@@ -85,11 +85,14 @@ class PrivateStore:
     @property
     def url(self) -> str:
         """Of the store; the application's own tables go into the same file."""
+        self._demand_taken()
+        return self._backend.url
+
+    def _demand_taken(self) -> None:
         if not self._own:
             raise ConfigurationError(
-                "nothing is stored here yet, or any more: with PrivateStore(guard) as store: …"
+                "no guard has this store yet, or any more: with PrivateStore(guard) as store: …"
             )
-        return self._backend.url
 
     # ── in and out of the guards ──────────────────────────────────────────────────────────────────
 
@@ -155,6 +158,7 @@ class PrivateStore:
 
     async def arun_once(self, app: Any = None) -> dict[str, int]:
         """`run_once`, awaited."""
+        self._demand_taken()
         done: dict[str, int] = {}
         for guard in self._guards:
             for name, count in (await run_due(guard, app)).items():
@@ -172,6 +176,7 @@ class PrivateStore:
         """
         if place not in PLACES[:1] + PLACES[3:] and not _names_point(place):
             raise ConfigurationError(f"no such place: {place!r}; there are {', '.join(PLACES)}")
+        self._demand_taken()
         process, begun = self._process, len(self._observed.moments)
         process.ends_at = place
         try:
@@ -231,6 +236,7 @@ class PrivateStore:
 
     def effects(self, name: str | None = None) -> list[EffectSeen]:
         """What is in the outbox, waiting, delivered or dead; the oldest first."""
+        self._demand_taken()
         seen = [effect for guard in self._guards[:1] for effect in effects_of(guard, name)]
         return sorted(seen, key=lambda effect: effect.created_at)
 
@@ -252,6 +258,7 @@ class PrivateStore:
         return found.case if isinstance(found, ops.Recalled) else None
 
     def _identity(self, key: str, path: str | None) -> Identity:
+        self._demand_taken()
         used = self._observed.identities.get(key, {})
         found = [identity for identity, place in used.items() if path in (None, place.split()[1])]
         if len(found) == 1:
@@ -279,10 +286,10 @@ def _demand_unused(guard: Guard) -> None:
 def _caller() -> str:
     """The line that took the store, outside of semel and of the standard library."""
     inside = (str(Path(__file__).parent), contextlib.__file__, str(Path(unittest.__file__).parent))
-    for frame, line in walk_stack(None):
-        if not frame.f_code.co_filename.startswith(inside):
-            return f"{frame.f_code.co_filename}:{line}"
-    return "an unknown place"
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _busy(runtime: Runtime) -> bool:

@@ -1,8 +1,8 @@
 """Every place where a process can die or be stopped, counted and named.
 
 A boundary lies before and after each operation of the store, each step of a transaction, each
-effect and each answer. Nothing of this is in semel: a backend is wrapped. The wrapper can take a
-guard out as well, for the controls (`WITHOUT`).
+effect and each answer. `semel.testing.watched` tells of them; here a signal is sent at one. The
+stores can be had without one of their guards as well, for the controls (`WITHOUT`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
 from semel.core.records import OnLapse, State
+from semel.testing import watched
+from semel.testing.watched import Step, WatchedSteps, in_background
 
 WITHOUT = {
     "fence": "a write believes in whatever fence the record has",
@@ -29,9 +31,6 @@ WITHOUT = {
     "receipt": "a stream flows without its receipt",
 }
 """The guards that can be taken out of a store, and what is then so."""
-
-BACKGROUND = ("semel-keeper", "semel-leases", "semel-renews", "semel-maintenance")
-"""Threads of semel's own."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,9 @@ class Boundaries:
         self._met = self._sealed = False
         self.inside = 0
         """How many transactions are open here, and other things that somebody may wait for."""
+        self.without = ""
+        """The guard that is taken out of the store."""
+        self._open: set[WatchedSteps] = set()
         self.postponed: list[ops.Complete] = []
         """What is written only after its answer was sent: without "durable"."""
 
@@ -75,9 +77,24 @@ class Boundaries:
             with self._lock:
                 self.inside -= 1
 
-    def refused(self, op: ops.StoreOperation[Any]) -> None:
+    def before(self, step: Step) -> None:
+        self.reach("before", step.name)
+
+    def after(self, step: Step, reply: object) -> None:
+        within = step.within
+        if within is not None and step.name == "begin":
+            self._open.add(within)
+            self.inside += 1
+        elif within in self._open and step.name in ("commit", "roll_back"):
+            self._open.discard(within)
+            self.inside -= 1
+        if isinstance(reply, ops.Lost) and isinstance(step.op, FENCED):
+            self._note_refusal(step)
+        self.reach("after", step.name)
+
+    def _note_refusal(self, step: Step) -> None:
         """A write came too late: note it, for whoever counts the zombies."""
-        line = {"pid": os.getpid(), "op": _label(op)}
+        line = {"pid": os.getpid(), "op": step.name}
         os.write(appending(self._refusals), json.dumps(line).encode() + b"\n")
 
     def reach(self, when: str, what: str) -> None:
@@ -96,7 +113,7 @@ class Boundaries:
 
     def _number(self) -> int | None:
         """None in the background: whether a lease was renewed meanwhile must not shift the rest."""
-        if threading.current_thread().name.startswith(BACKGROUND):
+        if in_background():
             return None
         self._count += 1
         return self._count - 1
@@ -118,45 +135,25 @@ def read(log: Path) -> list[dict[str, Any]]:
 FENCED = (ops.Advance, ops.Complete, ops.Open, ops.Release, ops.Renew, ops.Suspend)
 
 
-def _label(op: ops.StoreOperation[Any]) -> str:
-    return type(op).__name__
+def _without(store: WatchedSteps) -> str:
+    """The guard that is taken out."""
+    boundaries: Any = store.watcher
+    return str(boundaries.without)
 
 
-class Watched:
-    """A store, a transaction or a backend whose every step is a boundary."""
+def _altered(store: WatchedSteps, op: Any) -> Any:
+    """The operation as it is without the guard; what is not to be performed now is no more."""
+    boundaries, without = cast("Boundaries", store.watcher), _without(store)
+    if without == "lapse" and isinstance(op, ops.Claim):
+        return replace(op, on_lapse=OnLapse.RELEASE)
+    if without == "durable" and isinstance(op, ops.Complete):
+        boundaries.postponed.append(op)
+        return None
+    return None if without == "receipt" and isinstance(op, ops.Open) else op
 
-    def __init__(self, inner: Any, at: Boundaries, without: str) -> None:
-        self._inner = inner
-        self._at = at
-        self._without = without
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    _open = True
-
-    def _over(self) -> None:
-        if self._open:
-            self._open = False
-            self._at.inside -= 1
-
-    def _altered(self, op: Any) -> Any:
-        """The operation as it is without the guard; what is not to be performed now is no more."""
-        if self._without == "lapse" and isinstance(op, ops.Claim):
-            return replace(op, on_lapse=OnLapse.RELEASE)
-        if self._without == "durable" and isinstance(op, ops.Complete):
-            self._at.postponed.append(op)
-            return None
-        return None if self._without == "receipt" and isinstance(op, ops.Open) else op
-
-    def _believes(self, op: Any) -> bool:
-        return self._without == "fence" and isinstance(op, FENCED)
-
-    def _replied(self, op: Any, reply: Any) -> Any:
-        if isinstance(reply, ops.Lost) and isinstance(op, FENCED):
-            self._at.refused(op)
-        self._at.reach("after", _label(op))
-        return reply
+def _believes(store: WatchedSteps, op: Any) -> bool:
+    return _without(store) == "fence" and isinstance(op, FENCED)
 
 
 _PRETENDED = ops.Applied(State.COMPLETED, 0)
@@ -166,113 +163,36 @@ def _with_its_fence(op: Any, found: Any) -> Any:
     return replace(op, fence=found.record.fence) if isinstance(found, ops.Found) else op
 
 
-class WatchedStore(Watched):
-    def perform(self, op: Any) -> Any:
-        self._at.reach("before", _label(op))
-        if (altered := self._altered(op)) is None:
-            return self._replied(op, _PRETENDED)
-        if self._believes(op):
-            altered = _with_its_fence(op, self._inner.perform(ops.Read(op.identity)))
-        return self._replied(op, self._inner.perform(altered))
+class _Store(watched.WatchedStore):
+    def ask(self, op: Any) -> Any:
+        if (altered := _altered(self, op)) is None:
+            return _PRETENDED
+        if _believes(self, op):
+            altered = _with_its_fence(op, super().ask(ops.Read(op.identity)))
+        return super().ask(altered)
 
 
-class AsyncWatchedStore(Watched):
-    async def perform(self, op: Any) -> Any:
-        self._at.reach("before", _label(op))
-        if (altered := self._altered(op)) is None:
-            return self._replied(op, _PRETENDED)
-        if self._believes(op):
-            altered = _with_its_fence(op, await self._inner.perform(ops.Read(op.identity)))
-        return self._replied(op, await self._inner.perform(altered))
+class _AsyncStore(watched.AsyncWatchedStore):
+    async def ask(self, op: Any) -> Any:
+        if (altered := _altered(self, op)) is None:
+            return _PRETENDED
+        if _believes(self, op):
+            altered = _with_its_fence(op, await super().ask(ops.Read(op.identity)))
+        return await super().ask(altered)
 
 
-class WatchedTransaction(WatchedStore):
-    def _step(self, name: str, *, last: bool = False) -> None:
-        self._at.reach("before", name)
-        getattr(self._inner, name)()
-        if last:
-            self._over()
-        self._at.reach("after", name)
-
-    def savepoint(self) -> None:
-        self._step("savepoint")
-
-    def undo(self) -> None:
-        self._step("undo")
-
-    def flush(self) -> None:
-        self._step("flush")
-
-    def commit(self) -> None:
-        self._step("commit", last=True)
-
-    def roll_back(self) -> None:
-        self._step("roll_back", last=True)
+class _Transaction(_Store, watched.WatchedTransaction): ...
 
 
-class AsyncWatchedTransaction(AsyncWatchedStore):
-    async def _step(self, name: str, *, last: bool = False) -> None:
-        self._at.reach("before", name)
-        await getattr(self._inner, name)()
-        if last:
-            self._over()
-        self._at.reach("after", name)
-
-    async def savepoint(self) -> None:
-        await self._step("savepoint")
-
-    async def undo(self) -> None:
-        await self._step("undo")
-
-    async def flush(self) -> None:
-        await self._step("flush")
-
-    async def commit(self) -> None:
-        await self._step("commit", last=True)
-
-    async def roll_back(self) -> None:
-        await self._step("roll_back", last=True)
+class _AsyncTransaction(_AsyncStore, watched.AsyncWatchedTransaction): ...
 
 
-class WatchedBackend(Watched):
-    """Takes a backend's place in its guard."""
+class WatchedBackend(watched.WatchedBackend):
+    """Takes a backend's place in its guard; ``without`` one of the guards."""
 
-    def blocking(self) -> Any:
-        return WatchedStore(self._inner.blocking(), self._at, self._without)
+    stores = (_Store, _AsyncStore)
+    transactions = (_Transaction, _AsyncTransaction)
 
-    def awaited(self) -> Any:
-        return AsyncWatchedStore(self._inner.awaited(), self._at, self._without)
-
-    def on(self, connection: Any) -> Any:
-        return WatchedStore(self._inner.on(connection), self._at, self._without)
-
-    def begin(self, identity: Any, limit: float | None = None) -> Any:
-        self._at.reach("before", "begin")
-        transaction = self._inner.begin(identity, limit)
-        return self._begun(transaction, WatchedTransaction)
-
-    async def abegin(self, identity: Any, limit: float | None = None) -> Any:
-        self._at.reach("before", "begin")
-        transaction = await self._inner.abegin(identity, limit)
-        return self._begun(transaction, AsyncWatchedTransaction)
-
-    def _begun(self, transaction: Any, kind: type[Watched]) -> Any:
-        if transaction is None:
-            return None
-        self._at.inside += 1
-        self._at.reach("after", "begin")
-        return kind(transaction, self._at, self._without)
-
-    # Asked for by `isinstance(backend, Transactional)`, which looks past __getattr__.
-
-    def ascertain(self, identity: Any) -> Any:
-        self._at.reach("before", "ascertain")
-        found = self._inner.ascertain(identity)
-        self._at.reach("after", "ascertain")
-        return found
-
-    async def aascertain(self, identity: Any) -> Any:
-        self._at.reach("before", "ascertain")
-        found = await self._inner.aascertain(identity)
-        self._at.reach("after", "ascertain")
-        return found
+    def __init__(self, inner: Any, at: Boundaries, without: str) -> None:
+        super().__init__(inner, at)
+        at.without = without
