@@ -67,6 +67,7 @@ GROUPS = {
     "stores": "Stores",
     "effects": "Effects and unknown outcomes",
     "security": "Security",
+    "testing": "Testing",
     "operations": "Operations",
     "clients": "Clients",
 }

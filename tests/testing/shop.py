@@ -51,6 +51,7 @@ class Shop:
         }
         self.guard.delivers("receipt")(self.deliver)
         self.delivered: list[Any] = []
+        self.close: Callable[[], object] = lambda: None
 
     def deliver(self, delivery: semel.Delivery) -> str:
         self.delivered.append(delivery.payload)
@@ -133,7 +134,7 @@ def fastapi_entered(shop: Shop) -> tuple[Any, Send]:
 
     client = TestClient(app)
     client.__enter__()
-    shop.close = lambda: client.__exit__(None, None, None)  # type: ignore[attr-defined]
+    shop.close = lambda: client.__exit__(None, None, None)
     return app, _posting(client)
 
 
@@ -192,9 +193,60 @@ def wsgi(shop: Shop) -> tuple[Any, Send]:
     return guarded, lambda path: client.post(path, json=PAYMENT, headers={"idempotency-key": KEY})
 
 
+def django(shop: Shop) -> tuple[Any, Send]:
+    """Django's own test client, and views behind the middleware."""
+    from django.core.wsgi import get_wsgi_application
+    from django.http import JsonResponse
+    from django.test import Client
+
+    from tests.frameworks.django_site import Site
+
+    def viewed(path: str) -> Any:
+        def view(request: Any) -> Any:
+            return JsonResponse(getattr(shop, path[1:])(), status=201)
+
+        return shop.guard.route(shop.policies[path])(view)
+
+    site = Site(shop.guard, {path[1:]: viewed(path) for path in shop.policies})
+    shop.close = site.close
+    client = Client(headers={"idempotency-key": KEY})
+    return get_wsgi_application(), lambda path: client.post(path, PAYMENT, "application/json")
+
+
+def litestar(shop: Shop) -> tuple[Any, Send]:
+    from functools import partial
+
+    from litestar import Litestar, post
+    from litestar.testing import TestClient
+
+    from semel.frameworks.litestar import install
+
+    handlers = [
+        post(path, sync_to_thread=True)(shop.guard.route(policy)(_plain(shop, path)))
+        for path, policy in shop.policies.items()
+    ]
+    app = Litestar(handlers, on_app_init=[partial(install, guard=shop.guard)])
+
+    def send(path: str) -> Any:
+        # An application of Litestar's cannot be started twice at once, and the worker starts it.
+        with TestClient(app) as client:
+            return _posting(client)(path)
+
+    return app, send
+
+
 FRAMEWORKS: dict[str, Callable[[Shop], tuple[Any, Send]]] = {
     made.__name__: made
-    for made in (fastapi, fastapi_entered, fastapi_installed, httpx_asgi, flask, wsgi)
+    for made in (
+        fastapi,
+        fastapi_entered,
+        fastapi_installed,
+        httpx_asgi,
+        flask,
+        wsgi,
+        django,
+        litestar,
+    )
 }
 
 

@@ -35,7 +35,7 @@ def stand(request: pytest.FixtureRequest) -> Iterator[Stand]:
     with PrivateStore(shop.guard) as store:
         sql(store, "CREATE TABLE paid (row TEXT)")
         yield Stand(shop, store, app, send)
-        getattr(shop, "close", lambda: None)()
+        shop.close()
 
 
 def test_a_leased_handler_that_died_before_its_answer_was_kept_is_unknown(stand: Stand) -> None:

@@ -28,6 +28,7 @@ IMPORTS: dict[str, set[str]] = {
     "worker": {"backoff", "errors", "log", "core", "stores", "runtime", "web", "outbox", "top"},
     "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},
     "operators": {"errors", "core", "stores", "runtime", "web", "worker", "top"},
+    "testing": {"errors", "core", "stores", "runtime", "worker", "operators", "top"},
     "check": {"errors"},
     "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "check", "top"},
     "top": {

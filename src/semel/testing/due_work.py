@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from semel.core import operations as ops
+from semel.errors import ConfigurationError
 from semel.worker.deliveries import Deliveries
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
@@ -13,6 +15,9 @@ from semel.worker.worker import DELIVER, MAINTAIN, RECONCILE, RUN, Worker
 if TYPE_CHECKING:
     from semel.guard import Guard
     from semel.worker.worker import Loop
+
+_MOST: Final = 100
+"""What is counted at most of each kind of work."""
 
 
 async def run_due(guard: Guard, app: Any) -> dict[str, int]:
@@ -34,4 +39,17 @@ async def run_due(guard: Guard, app: Any) -> dict[str, int]:
         rounds = await worker.run_once()
     finally:
         await worker.aclose()
+    if app is None:
+        await _demand_nothing_left(guard)
     return {name: round_.done for name, round_ in rounds.items() if round_.done}
+
+
+async def _demand_nothing_left(guard: Guard) -> None:
+    """Policies on endpoints are found through the application: without it they are left alone."""
+    waiting = (await guard.runtime.backend.awaited().perform(ops.CountDue(_MOST))).routes
+    mine = [which[1] for which in waiting if which and which[0] == guard.name]
+    if mine:
+        raise ConfigurationError(
+            f"is due and was left alone: {', '.join(sorted(mine))}. Name your application: "
+            "run_once(app)"
+        )
