@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from semel.core.delivery import delivery_of
 from semel.core.operations.outbox import Shelf
 from semel.core.records import Micros
-from semel.once import Once
 from semel.operators.lists import effects
 
 if TYPE_CHECKING:
@@ -41,14 +40,15 @@ def effects_of(guard: Guard, name: str | None) -> Iterator[EffectSeen]:
             yield EffectSeen(found.name, payload, shelf.value, *told)
 
 
-def assert_replayed(first: object, again: object, *, header: str = REPLAYED) -> None:
+def assert_replayed(first: Any, again: Any, *, header: str = REPLAYED) -> None:
     """``again`` is the replay of ``first``: the same answer, marked as repeated.
 
     Answers of httpx, requests, Starlette's, Flask's and Django's test clients, or of `guard.once`.
     ``header``: the name that the policy has for the mark.
     """
+    pairs: list[tuple[str, Any, Any]]
     marks: tuple[bool | None, bool | None]
-    if isinstance(first, Once) and isinstance(again, Once):
+    if isinstance(getattr(first, "replayed", None), bool):
         pairs = [("value", first.value, again.value)]
         marks = (first.replayed, again.replayed)
     else:
