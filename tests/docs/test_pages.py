@@ -22,6 +22,7 @@ from semel.config import _SCALARS
 from semel.core.exchange.problems import CATALOGUE
 from semel.core.policy import OPTION_NAMES
 from semel.stores.mysql import settings as mysql
+from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.settings import OWN
 from semel.stores.redis.settings import OPTIONS
 from tests.docs.generate import PIECES, generated, rewritten
@@ -219,7 +220,7 @@ WORDS |= {name for name in profile_names() if name.startswith("semel-")} | {"x-i
 """What stands in backticks and looks like a problem's code, but is none."""
 OTHERS_OPTIONS = {
     *("repeatable", "final", "order", "which"),  # Operation.call, Absent, Operation.enqueue
-    "target_session_attrs",  # libpq
+    *("target_session_attrs", "sslmode"),  # libpq
     "synchronous",  # SQLite
     *("opt", "cache"),  # Litestar
     "free",  # EvictUnknown
@@ -240,7 +241,8 @@ def test_no_page_names_an_unknown_problem(page: Page) -> None:
 def test_no_page_names_an_unknown_option(page: Page) -> None:
     named = {found[1] for word in page.code if (found := _OPTION.fullmatch(word))}
     ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, *mysql.OWN, *mysql.SERVER, *OPTIONS, "clock"}
-    ours |= set(inspect.signature(BaseClient).parameters)
+    for kind in (BaseClient, PostgresBackend):
+        ours |= set(inspect.signature(kind).parameters)
     assert named - ours - OTHERS_OPTIONS == set()
 
 

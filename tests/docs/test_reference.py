@@ -43,6 +43,7 @@ from semel.core.request.fingerprint import MAX_FIELDS
 from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
 from semel.stores import open_backend
 from semel.stores.mysql import settings as mysql
+from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.settings import OWN
 from semel.stores.postgres.settings import parse as parse_postgres
 from semel.stores.redis import RedisBackend
@@ -293,15 +294,19 @@ METHODS = CONFIGURATION.table("Methods")
 def test_the_options_of_postgresql_are_listed_with_their_defaults() -> None:
     settings = parse_postgres("postgresql://", {})
     defaults: dict[str, Any] = {name: getattr(settings, name) for name in OWN}
-    defaults["timeout"] = timedelta(seconds=defaults["timeout"])
+    for name in ("timeout", "max_lifetime", "max_idle"):
+        defaults[name] = timedelta(seconds=defaults[name])
     documented = first_two(STORES.table("PostgreSQL"))
     assert documented == {name: spoken(value) for name, value in defaults.items()}
+    takes = set(inspect.signature(PostgresBackend).parameters) - {"url"}
+    assert takes == {*documented, "password"}
 
 
 def test_the_options_of_mysql_are_listed_with_their_defaults() -> None:
     settings = mysql.parse("mysql://host/database", {})
     defaults: dict[str, Any] = {name: getattr(settings, name) for name in mysql.OWN}
-    defaults["timeout"] = timedelta(seconds=defaults["timeout"])
+    for name in ("timeout", "max_lifetime", "max_idle"):
+        defaults[name] = timedelta(seconds=defaults[name])
     documented = first_two(STORES.table("MariaDB and MySQL"))
     assert documented == {name: spoken(value) for name, value in defaults.items()}
     told = STORES.section("MariaDB and MySQL")

@@ -153,12 +153,12 @@ class NoAudit:
 def test_without_an_entry_nothing_is_erased(url: str) -> None:
     guard = guard_on(url)
     pay(guard, "bob", 0)
-    whole: Any = guard.backend
+    whole: Any = guard.runtime.backend
     broken: Any = NoAudit(whole)
-    guard.backend = broken
+    guard.runtime.backend = broken
     with pytest.raises(StoreUnavailable):
         guard.operator().erase("bob", by="eve", reason="asked")
-    guard.backend = whole
+    guard.runtime.backend = whole
     assert pay(guard, "bob", 0).replayed
 
 

@@ -383,7 +383,7 @@ def test_more_than_the_pool_holds_is_an_outage_in_time_and_surely_not_applied(
                 holding = threads.submit(store.perform, complete(op))
                 until(lambda: database.waiting(ask))
                 with pytest.raises(StoreUnavailable, match="pool_size=1") as refused:
-                    backend.batcher()._pool.perform(complete(op), monotonic() + SOON)
+                    backend.batcher().pool.perform(complete(op), monotonic() + SOON)
             assert refused.value.applied is False
             assert isinstance(holding.result(), Applied)
 

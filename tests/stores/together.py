@@ -57,7 +57,7 @@ def renew(op: Claim) -> Renew:
 @contextmanager
 def hurried(*batcher: Any) -> Iterator[None]:
     """What is asked in the meantime has little time: only what is never answered may be asked."""
-    pools = [each._pool for each in batcher]
+    pools = [each.pool for each in batcher]
     patience = [each._timeout for each in pools]
     for each in pools:
         each._timeout = SOON

@@ -22,7 +22,7 @@ MODULE = "tests.worker.forked_workers"
 
 
 def warm_up() -> None:
-    import psycopg_pool  # noqa: F401 - loaded once, for all
+    import psycopg  # noqa: F401 - loaded once, for all
 
     from semel.worker import wake_up
 

@@ -17,6 +17,7 @@ from semel.core.frozen import frozen
 from semel.core.operations.requests import Read
 from semel.core.records import Identity, Micros
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.runtime.pools import report_pools
 
 if TYPE_CHECKING:
     from semel.runtime.runtime import Runtime
@@ -159,4 +160,5 @@ def _report(runtime: Runtime, asked: float, error: SemelError | None) -> Health:
     health = Health(error is None, breaker.circuit, time.monotonic() - asked, reason)
     up, seconds, circuit = health.up, health.seconds, health.circuit
     runtime.events.emit("store.health", up=up, seconds=seconds, circuit=circuit)
+    report_pools(runtime.backend, runtime.events)
     return health

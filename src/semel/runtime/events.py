@@ -333,6 +333,13 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
         "the store is up: %(up)s",
         "Somebody asked whether the store can be reached.",
     ),
+    "pool": EventKind(
+        ("pool", "size", "in_use", "waiting", "opened", "closed"),
+        NONE,
+        "the pool for %(pool)s has %(size)s connections",
+        "The connections of a pool in this process were counted; `opened` and `closed` since the "
+        "last time.",
+    ),
     "breaker": EventKind(
         ("circuit",),
         WARNING,

@@ -63,10 +63,7 @@ _KNOWN: Final = (
     "django://default"
 )
 _DRIVERS: Final = {
-    **dict.fromkeys(
-        ("psycopg", "psycopg_pool"),
-        "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres]'",
-    ),
+    "psycopg": "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres-binary]'",
     **dict.fromkeys(
         ("pymysql", "asyncmy"),
         "MariaDB and MySQL need PyMySQL and asyncmy; install them with: pip install 'semel[mysql]'",
@@ -107,6 +104,13 @@ def open_backend(url: str, **options: Any) -> Backend:
         if advice is None:
             raise
         raise ConfigurationError(advice) from missing
+    except ImportError as unusable:
+        if folder != "postgres":
+            raise
+        raise ConfigurationError(
+            f"psycopg cannot be used ({str(unusable).splitlines()[0]}): it needs libpq, of the "
+            "machine or of its own wheel: pip install 'semel[postgres-binary]'"
+        ) from unusable
     if folder in ("memory", "sqlite", "redis"):
         options.pop("migrate", None)  # SQLite always does; the others have nothing to migrate
     return backend(**options) if name == "memory" else backend(url, **options)

@@ -37,6 +37,11 @@ class PerProcess(Generic[P]):
         found = self._made.get(pid)
         return self._made.setdefault(pid, self._make()) if found is None else found
 
+    def made(self) -> list[P]:
+        """What this process has, if it has been made."""
+        found = self._made.get(os.getpid())
+        return [] if found is None else [found]
+
     def pop(self) -> P | None:
         """Remove and return what this process has; the caller closes it."""
         return self._made.pop(os.getpid(), None)
@@ -59,6 +64,10 @@ class PerLoop(Generic[A]):
                     forgotten.abandon()
             found = self._made.setdefault(place, self._make())
         return found
+
+    def made(self) -> list[A]:
+        """What the loops of this process have, from any thread."""
+        return [one for (pid, _), one in list(self._made.items()) if pid == os.getpid()]
 
     def pop(self) -> A | None:
         return self._made.pop((os.getpid(), asyncio.get_running_loop()), None)

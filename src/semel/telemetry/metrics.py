@@ -98,6 +98,17 @@ counter store.error {error} during
     Operations to which the store gave no usable answer.
 gauge store.up 1
     Whether the store could be reached when it was last asked for its health: 1 or 0.
+gauge pool.size {connection} pool
+    Connections to the database that are open. Counted when the store's health is asked for, and by
+    maintenance, in every process.
+gauge pool.in_use {connection} pool
+    Those of them that somebody uses.
+gauge pool.waiting {caller} pool
+    Operations, or transactions, that wait for a connection.
+counter pool.opened {connection} pool
+    Connections that were opened.
+counter pool.closed {connection} pool
+    Connections that were closed.
 gauge breaker.open 1
     Whether requests are refused at once because the store is out: 1 or 0.
 gauge depth {record} of
@@ -214,12 +225,13 @@ def updates(event: Event, tenants: Tenants) -> Iterator[Update]:
             yield _update("lease", event.name.removeprefix("lease."))
         case "store.health":
             yield _update("store.up", value=event["up"] is True)
+        case "pool":
+            yield from _pool(event)
         case "breaker":
             yield _update("breaker.open", value=event["circuit"] == "open")
         case "depths":
-            for of, number in event.fields.items():
-                if number is not None:
-                    yield _update("depth", of, value=number)
+            known = {of: number for of, number in event.fields.items() if number is not None}
+            yield from (_update("depth", of, value=number) for of, number in known.items())
         case "maintenance":
             yield from _maintenance(event)
         case "leader":
@@ -254,6 +266,11 @@ def _exchange(event: Event, tenants: Tenants) -> Iterator[Update]:
         yield _update("waiting.duration", route, value=event["waiting_seconds"])
     if event["from_memory"]:
         yield _update("memory")
+
+
+def _pool(event: Event) -> Iterator[Update]:
+    for each in ("size", "in_use", "waiting", "opened", "closed"):
+        yield _update(f"pool.{each}", event["pool"], value=event[each])
 
 
 def _maintenance(event: Event) -> Iterator[Update]:

@@ -26,6 +26,7 @@ _MODES: Final[dict[str, Any]] = {
     "depth": "mostrecent",
     "left_alone": "mostrecent",
     "store.up": "mostrecent",
+    **dict.fromkeys(("pool.size", "pool.in_use", "pool.waiting"), "livesum"),
     "breaker.open": "livemax",
     "maintenance.leader": "livemax",
 }

@@ -34,6 +34,7 @@ from semel.runtime.events import DEBUG, ERROR, INFO
 from semel.runtime.flow_runner import FlowRunner
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import Limiter
+from semel.runtime.pools import report_pools
 from semel.worker.worker import Round, counts_note
 
 if TYPE_CHECKING:
@@ -250,6 +251,7 @@ class EmbeddedMaintenance(_ThreadLoop):
         return self._interval * (1 - jitter())  # many processes start together
 
     def _round(self) -> float:
+        report_pools(self._guard.backend, self._guard.events)
         return self.run_once().next_due_in or self._interval
 
 

@@ -12,12 +12,16 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from semel.backoff import jitter
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import Backend
+from semel.stores.sql.statements import StatementFault
+
+if TYPE_CHECKING:
+    from semel.stores.postgres.settings import PostgresSettings
 
 EFFECT: Final = "semel_effect"
 WORK: Final = "semel_work"
@@ -56,8 +60,10 @@ def listener_for(backend: Backend, listen_url: str | None = None) -> Listener | 
         from semel.stores.postgres import settings
 
         own: Any = backend
-        found = own._settings if listen_url is None else settings.parse(listen_url, {})
-        return PostgresListener(found.conninfo)
+        found = own._settings
+        if listen_url is not None:
+            found = settings.parse(listen_url, {"password": found.password})
+        return PostgresListener(found)
     return None
 
 
@@ -95,8 +101,8 @@ class SqliteListener:
 class PostgresListener:
     """LISTEN on a session of its own, opened again whenever it is lost."""
 
-    def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
 
     async def listen(self, wake: Wake) -> None:
         from psycopg import Error
@@ -121,7 +127,7 @@ class PostgresListener:
                     "pooler: polling. To listen, give a URL that leads to the server itself"
                 )
                 return
-            except (Error, OSError, TimeoutError) as error:
+            except (Error, OSError, TimeoutError, StatementFault) as error:
                 failures += 1
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 log.warning("semel: not listening to PostgreSQL, polling meanwhile: %s", reason)
@@ -152,7 +158,10 @@ class PostgresListener:
     async def _connect(self) -> Any:
         from psycopg import AsyncConnection
 
-        opening = AsyncConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        from semel.stores.postgres.connect import aconnect
+
+        settings = self._settings
+        opening = aconnect(settings, AsyncConnection, autocommit=True, prepare_threshold=None)
         return await asyncio.wait_for(opening, _PATIENCE)
 
 

@@ -31,6 +31,8 @@ class MysqlBackend(ServerBackend):
     pool_size: connections per process, and per event loop (10).
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
     migrate: bring the schema up to date on first use (off).
+    max_lifetime: how long a connection is used before another takes its place (1 h).
+    max_idle: how long one that nobody needs is kept (10 min).
     durable: refuse a server that may lose in a power cut what it has acknowledged (on).
 
     Each may also stand in the URL's query.
@@ -46,12 +48,16 @@ class MysqlBackend(ServerBackend):
         timeout: timedelta | float | None = None,
         migrate: bool | None = None,
         durable: bool | None = None,
+        max_lifetime: timedelta | float | None = None,
+        max_idle: timedelta | float | None = None,
     ) -> None:
         options = {
             "pool_size": pool_size,
             "timeout": timeout,
             "migrate": migrate,
             "durable": durable,
+            "max_lifetime": max_lifetime,
+            "max_idle": max_idle,
         }
         self._settings = settings = parse(url, options)
         super().__init__(settings)

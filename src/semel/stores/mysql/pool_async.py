@@ -20,6 +20,7 @@ from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.values import KINDS
 from semel.stores.sql.pool_async import AsyncConnectionPool, heard
+from semel.stores.sql.pooled import PooledConnection
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, adrive
 
@@ -46,7 +47,7 @@ async def _connect(settings: MysqlSettings) -> Any:
     return connection
 
 
-class AsyncMysqlConnection:
+class AsyncMysqlConnection(PooledConnection):
     """A connection to a primary that is ready for packets."""
 
     __slots__ = ("_server", "_settings", "_transport", "connection")
@@ -97,6 +98,7 @@ class AsyncMysqlConnection:
 
     def close(self) -> None:
         """At once: asyncmy would first send what is still to be sent."""
+        self.left()
         transport, self._transport = self._transport, None
         self.connection._transport = None
         if transport is None:

@@ -18,6 +18,7 @@ from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.values import KINDS
 from semel.stores.sql.pool_sync import ConnectionPool, connected
+from semel.stores.sql.pooled import PooledConnection
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, drive
 
@@ -102,7 +103,7 @@ def _socket(settings: MysqlSettings) -> socket.socket:
     return sock
 
 
-class MysqlConnection:
+class MysqlConnection(PooledConnection):
     """A connection to a primary that is ready for packets."""
 
     __slots__ = ("_pid", "_reader", "_server", "_settings", "connection")
@@ -154,6 +155,7 @@ class MysqlConnection:
         return not poll.poll(0)
 
     def close(self) -> None:
+        self.left()
         # A forked child must not say goodbye on its parent's socket.
         if os.getpid() == self._pid:
             self.connection._force_close()

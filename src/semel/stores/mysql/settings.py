@@ -13,7 +13,7 @@ from semel.stores.options import count, flag, in_url, seconds
 
 SCHEMES: Final = ("mysql", "mariadb")
 PORT: Final = 3306
-OWN: Final = ("pool_size", "timeout", "migrate", "durable")
+OWN: Final = ("pool_size", "timeout", "migrate", "durable", "max_lifetime", "max_idle")
 SERVER: Final = ("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
 VERIFY: Final = ("identity", "ca", "off")
 
@@ -34,6 +34,8 @@ class MysqlSettings:
     timeout: float
     migrate: bool
     durable: bool
+    max_lifetime: float
+    max_idle: float
 
     def without_secrets(self, text: str) -> str:
         """``text`` without the password, should a driver ever print it."""
@@ -58,6 +60,8 @@ def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
         password=unquote(parts.password or ""),
         database=database,
         tls=_tls(asked),
+        max_lifetime=seconds("max_lifetime", own.get("max_lifetime", 3600.0)),
+        max_idle=seconds("max_idle", own.get("max_idle", 600.0)),
         pool_size=count("pool_size", own.get("pool_size", 10)),
         timeout=seconds("timeout", own.get("timeout", 5.0)),
         migrate=flag("migrate", own.get("migrate", False)),

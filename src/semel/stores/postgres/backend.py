@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, overload
@@ -10,9 +10,10 @@ from typing import Any, Final, overload
 import psycopg
 from psycopg.rows import tuple_row
 
-from semel.stores.base import AsyncStore, Capabilities, Store
-from semel.stores.postgres.connection import DIALECT
-from semel.stores.postgres.errors import driver_fault, not_connected, store_error
+from semel.stores.base import AsyncStore, Capabilities, Finding, Store
+from semel.stores.postgres.connect import connect
+from semel.stores.postgres.connection import DIALECT, POOLED
+from semel.stores.postgres.errors import driver_fault, store_error
 from semel.stores.postgres.pool_async import AsyncPostgresPool, AsyncPostgresTransactionPool
 from semel.stores.postgres.pool_sync import PostgresPool, PostgresTransactionPool
 from semel.stores.postgres.psycopg_async import AsyncJoinedStore
@@ -22,7 +23,7 @@ from semel.stores.sql.backend import ServerBackend
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement
+from semel.stores.sql.statements import Statement, StatementFault
 
 
 class PostgresBackend(ServerBackend):
@@ -32,8 +33,12 @@ class PostgresBackend(ServerBackend):
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
     prepare: prepared statements; by default unless a pooler is noticed.
     migrate: bring the schema up to date on first use (off).
+    password: a function that returns the password, plain or async; called for each new connection.
+    configure: SQL that each new connection is sent first, say ``SET ROLE semel``.
+    max_lifetime: how long a connection is used before another takes its place (1 h).
+    max_idle: how long one that nobody needs is kept (10 min).
 
-    Each may also stand in the URL's query, beside libpq's own options.
+    All but the password may also stand in the URL's query, beside libpq's own options.
     """
 
     POOL, ASYNC_POOL = PostgresPool, AsyncPostgresPool
@@ -49,12 +54,20 @@ class PostgresBackend(ServerBackend):
         timeout: timedelta | float | None = None,
         prepare: bool | None = None,
         migrate: bool | None = None,
+        password: Callable[[], str | Awaitable[str]] | None = None,
+        configure: str | None = None,
+        max_lifetime: timedelta | float | None = None,
+        max_idle: timedelta | float | None = None,
     ) -> None:
-        options = {
+        options: dict[str, object] = {
             "pool_size": pool_size,
             "timeout": timeout,
             "prepare": prepare,
             "migrate": migrate,
+            "password": password,
+            "configure": configure,
+            "max_lifetime": max_lifetime,
+            "max_idle": max_idle,
         }
         self._settings = parse(url, options)
         super().__init__(self._settings)
@@ -73,16 +86,30 @@ class PostgresBackend(ServerBackend):
             return AsyncJoinedStore(connection)
         return JoinedStore(connection)
 
+    def examine(self) -> tuple[Finding, ...]:
+        with self._schema(lock=False) as connection:
+            used, most = connection.connections()
+        found = super().examine()
+        if used < most * NEARLY_ALL:
+            return found
+        text = (
+            f"{used} of the server's {most} connections are in use: lower pool_size or max_idle of "
+            "its clients, raise max_connections, or put a pooler in between"
+        )
+        return (*found, Finding("warning", text))
+
     @contextmanager
     def _schema(self, *, lock: bool) -> Generator[PostgresSchema]:
         """A migration is one transaction, under one lock, however many nodes try."""
+        settings = self._settings
         try:
-            connection = psycopg.connect(self._settings.conninfo, prepare_threshold=None)
-        except psycopg.Error as error:
-            fault = not_connected(error, self._settings.without_secrets)
+            connection = connect(settings, psycopg.Connection, prepare_threshold=None)
+        except StatementFault as fault:
             raise store_error(fault, doubt=False) from None
         try:
             with connection:
+                if settings.configure:
+                    _configure(connection, settings.configure)
                 if lock:
                     # In a statement of its own: what follows must see what the one who held the
                     # lock before has committed.
@@ -91,6 +118,24 @@ class PostgresBackend(ServerBackend):
         except psycopg.Error as error:
             raise store_error(driver_fault(error), doubt=True) from None
 
+
+def _configure(connection: psycopg.Connection[Any], text: str) -> None:
+    """As the pools do it."""
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    if row is None or row[0] != connection.info.backend_pid:
+        raise store_error(StatementFault(POOLED), doubt=False)
+    try:
+        connection.execute(text.encode())
+    except psycopg.Error as error:
+        raise store_error(StatementFault(f"configure= failed: {error}"), doubt=False) from None
+
+
+NEARLY_ALL: Final = 0.9
+_CONNECTIONS: Final = (
+    b"SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),"
+    b" current_setting('max_connections')::int"
+    b" - current_setting('superuser_reserved_connections')::int"
+)
 
 LOCK: Final = int.from_bytes(b"semel\0\0\1")
 """Of the transaction, not of the session: a pooler may part us from the latter."""
@@ -110,6 +155,11 @@ class PostgresSchema:
         query = dialect(DIALECT).queries[asked.name]
         cursor.execute(query.text.encode(), [asked.params[name] for name in query.takes])
         return cursor.fetchall() if cursor.description else []
+
+    def connections(self) -> tuple[int, int]:
+        """How many clients the server has, and how many may be ordinary ones."""
+        row = self._connection.execute(_CONNECTIONS).fetchone()
+        return (0, 1) if row is None else row
 
     def denied(self, text: str, /) -> bool:
         """Each try is undone."""

@@ -23,6 +23,7 @@ from semel.stores.postgres.errors import NO_SUCH_STATEMENT, connection_lost, ser
 from semel.stores.postgres.failover import TIMELINE_QUERY, FailoverTimeline
 from semel.stores.postgres.values import BINARY, LOADERS, encoded
 from semel.stores.sql.dialect import dialect
+from semel.stores.sql.pooled import PooledConnection
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault
 
@@ -38,6 +39,12 @@ _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _HANDSHAKE: Final = (
     b"SELECT pg_backend_pid(), pg_is_in_recovery()::int, current_setting('transaction_read_only'),"
     b" current_setting('synchronous_commit')"
+)
+
+
+POOLED: Final = (
+    "configure= needs sessions of its own, and a pooler is in between: connect to the server "
+    "itself, or use ALTER ROLE ... SET"
 )
 
 
@@ -72,11 +79,12 @@ class QuietAsyncConnection(psycopg.AsyncConnection[Any]):
     def __del__(self, *_: object) -> None: ...
 
 
-class PostgresConnection:
+class PostgresConnection(PooledConnection):
     """A connection to a primary that is ready for statements."""
 
     __slots__ = (
         "_check_at",
+        "_configure",
         "_connection",
         "_ended",
         "_pgconn",
@@ -91,7 +99,10 @@ class PostgresConnection:
     )
 
     def __init__(
-        self, connection: QuietConnection | QuietAsyncConnection, prepare: bool | None
+        self,
+        connection: QuietConnection | QuietAsyncConnection,
+        prepare: bool | None,
+        configure: str = "",
     ) -> None:
         self._connection = connection  # kept, so that it is not collected
         self._pgconn: PGconn = connection.pgconn
@@ -102,6 +113,7 @@ class PostgresConnection:
         self._unsure = False
         self._ended = False
         self._check_at = 0.0
+        self._configure = configure.encode()
         self.fd = self._pgconn.socket
         self.prepare = prepare
         self.pooled = False
@@ -127,8 +139,30 @@ class PostgresConnection:
                     raise
                 # A pooler that the handshake did not notice; nothing was executed.
                 self.prepare, self.pooled = False, True
+                if self._configure:
+                    raise StatementFault(POOLED) from None
         send = self._pgconn.send_query_params
         return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
+
+    def greet(self, failover: FailoverTimeline) -> Exchange:
+        """Of a new connection: checks, and what its session is to be like."""
+        yield from self.handshake()
+        if self._configure:
+            yield from self.configure()
+            yield from self.handshake()  # of the session as it is now
+        return (yield from self._check_timeline(failover))
+
+    def configure(self) -> Exchange:
+        """Make the session what ``configure`` says. Never a pooler's, which others get next."""
+        if not self._configure:
+            return []
+        if self.pooled:
+            raise StatementFault(POOLED)
+        try:
+            yield from self.result_of(self._configure)
+        except StatementFault as fault:
+            raise StatementFault(f"configure= failed: {fault}", doubt=fault.doubt) from None
+        return []
 
     def handshake(self) -> Exchange:
         """Check that this is a primary that keeps what it acknowledges; notice a pooler."""
@@ -150,7 +184,7 @@ class PostgresConnection:
             self.prepare = not self.pooled
         return rows
 
-    def check_timeline(self, failover: FailoverTimeline) -> Exchange:
+    def _check_timeline(self, failover: FailoverTimeline) -> Exchange:
         """Check that no newer timeline was seen. A server that cannot answer is accepted."""
         send = self._pgconn.send_query_params
         try:
@@ -173,6 +207,7 @@ class PostgresConnection:
         return not self._pgconn.is_busy() and not self._ended
 
     def close(self) -> None:
+        self.left()
         # A forked child must not say goodbye on its parent's socket.
         if os.getpid() == self._pid:
             self._pgconn.finish()
@@ -188,6 +223,14 @@ class PostgresConnection:
                 theirs(notice)
 
         self._pgconn.notice_handler = both
+
+    def result_of(self, text: bytes) -> Generator[int, None, PGresult]:
+        """The result of the last of some statements without parameters, in one trip."""
+        try:
+            self._pgconn.send_query(text)
+            return (yield from self._last_result())
+        except psycopg.Error as error:
+            raise connection_lost(error) from None
 
     def _ask(self, send: Callable[..., None], *message: object) -> Exchange:
         try:

@@ -6,9 +6,8 @@ import asyncio
 from time import monotonic
 from typing import Final, TypeAlias
 
-import psycopg
-
 from semel.stores.postgres import transaction
+from semel.stores.postgres.connect import aconnect
 from semel.stores.postgres.connection import (
     DIALECT,
     WRITE,
@@ -16,7 +15,7 @@ from semel.stores.postgres.connection import (
     PostgresConnection,
     QuietAsyncConnection,
 )
-from semel.stores.postgres.errors import not_connected, store_error
+from semel.stores.postgres.errors import store_error
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.values import KINDS
 from semel.stores.sql.pool_async import (
@@ -54,9 +53,10 @@ class WatchedConnection(PostgresConnection):
         self,
         connection: QuietAsyncConnection,
         prepare: bool | None,
+        configure: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(connection, prepare)
+        super().__init__(connection, prepare, configure)
         self.lost = False  # it is watched when idle
         self._loop = loop
         self._exchange: Exchange | None = None
@@ -173,15 +173,11 @@ class AsyncPostgresPool(AsyncConnectionPool[WatchedConnection]):
 
     async def _connect(self) -> WatchedConnection:
         settings = self._settings
-        try:
-            connection = await QuietAsyncConnection.connect(settings.conninfo, autocommit=True)
-        except psycopg.Error as error:
-            raise not_connected(error, settings.without_secrets) from None
-        return WatchedConnection(connection, settings.prepare, self.loop)
+        connection = await aconnect(settings, QuietAsyncConnection, autocommit=True)
+        return WatchedConnection(connection, settings.prepare, settings.configure, self.loop)
 
     async def _greet(self, conn: WatchedConnection, deadline: float) -> None:
-        await conn.run(conn.handshake(), deadline, nothing)
-        await conn.run(conn.check_timeline(self._settings.failover), deadline, nothing)
+        await conn.run(conn.greet(self._settings.failover), deadline, nothing)
 
     async def _run(self, conn: WatchedConnection, statement: Statement, deadline: float) -> Rows:
         return await conn.run(conn.execute(statement), deadline, nothing)

@@ -6,9 +6,8 @@ import select
 from contextlib import suppress
 from time import monotonic
 
-import psycopg
-
 from semel.stores.postgres import transaction
+from semel.stores.postgres.connect import connect
 from semel.stores.postgres.connection import (
     DIALECT,
     WRITE,
@@ -16,7 +15,7 @@ from semel.stores.postgres.connection import (
     PostgresConnection,
     QuietConnection,
 )
-from semel.stores.postgres.errors import not_connected, store_error
+from semel.stores.postgres.errors import store_error
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.values import KINDS
 from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool, connected
@@ -39,18 +38,17 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
         return not ready(conn, 0, 0.0) or conn.alive()
 
     def _connect(self, deadline: float) -> PostgresConnection:
-        def connect() -> QuietConnection:
-            return QuietConnection.connect(self._settings.conninfo, autocommit=True)
+        settings = self._settings
 
-        try:
-            connection = connected(connect, QuietConnection.close, deadline)
-        except psycopg.Error as error:
-            raise not_connected(error, self._settings.without_secrets) from None
-        return PostgresConnection(connection, self._settings.prepare)
+        def opened() -> QuietConnection:
+            connection: QuietConnection = connect(settings, QuietConnection, autocommit=True)
+            return connection
+
+        connection = connected(opened, QuietConnection.close, deadline)
+        return PostgresConnection(connection, settings.prepare, settings.configure)
 
     def _greet(self, conn: PostgresConnection, deadline: float) -> None:
-        wait(conn, conn.handshake(), deadline)
-        wait(conn, conn.check_timeline(self._settings.failover), deadline)
+        wait(conn, conn.greet(self._settings.failover), deadline)
 
 
 class PostgresTransactionPool(TransactionPool[PostgresConnection], PostgresPool):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 from urllib.parse import quote, unquote, urlencode
 
 from psycopg import ProgrammingError, pq
@@ -16,7 +16,9 @@ from semel.stores.options import count, flag, in_url, seconds
 from semel.stores.postgres.failover import FailoverTimeline
 
 SCHEMES: Final = ("postgresql://", "postgres://")
-OWN: Final = ("pool_size", "timeout", "prepare", "migrate")
+OWN: Final = (
+    *("pool_size", "timeout", "prepare", "migrate", "max_lifetime", "max_idle", "configure"),
+)
 _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 
 
@@ -31,6 +33,10 @@ class PostgresSettings:
     timeout: float
     prepare: bool | None
     migrate: bool
+    max_lifetime: float
+    max_idle: float
+    configure: str
+    password: Callable[[], str | Awaitable[str]] | None = field(repr=False)
 
     @property
     def conninfo(self) -> str:
@@ -65,6 +71,18 @@ def parse(url: str, options: Mapping[str, object]) -> PostgresSettings:
         timeout=timeout,
         prepare=None if own.get("prepare", "auto") == "auto" else flag("prepare", own["prepare"]),
         migrate=flag("migrate", own.get("migrate", False)),
+        max_lifetime=seconds("max_lifetime", own.get("max_lifetime", 3600.0)),
+        max_idle=seconds("max_idle", own.get("max_idle", 600.0)),
+        configure=str(own.get("configure", "")),
+        password=_function(own.get("password")),
+    )
+
+
+def _function(given: object) -> Callable[[], str | Awaitable[str]] | None:
+    if given is None or callable(given):
+        return cast("Callable[[], str | Awaitable[str]] | None", given)
+    raise ConfigurationError(
+        "password= takes a function that returns the password; a fixed one stands in the URL"
     )
 
 

@@ -9,21 +9,18 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Generator
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, Final
 
 import psycopg
 from psycopg import pq
-from psycopg.pq.abc import PGresult
 
 from semel.core.operations.requests import Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.open_transactions import ENDED
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
-from semel.stores.postgres.errors import connection_lost
 from semel.stores.postgres.psycopg_async import AsyncPostgresHandlerConnection
 from semel.stores.postgres.psycopg_sync import PostgresHandlerConnection
 from semel.stores.postgres.values import BINARY, encoded
@@ -65,7 +62,7 @@ def begin(conn: PostgresConnection, identity: Identity | None, limit: float | No
     if identity is None:
         yield from command(conn, _BEGIN + b"; " + SAVEPOINT)
         return [(True,)]
-    result = yield from _result(conn, _BEGIN + b"; " + locking(identity, limit))
+    result = yield from conn.result_of(_BEGIN + b"; " + locking(identity, limit))
     return [(result.get_value(0, 0) == b"t",)]
 
 
@@ -115,7 +112,7 @@ def commit(conn: PostgresConnection, *, marked: bool) -> Exchange:
     """
     text = b"RELEASE SAVEPOINT semel; COMMIT" if marked else b"COMMIT"
     try:
-        result = yield from _result(conn, text)
+        result = yield from conn.result_of(text)
     except StatementFault as fault:
         refusal = refused_commit(fault)
         raise refusal from refusal.__cause__
@@ -136,6 +133,7 @@ def wipe(conn: PostgresConnection) -> Exchange:
     """Settings, LISTEN, temporary tables, locks. Behind a pooler the session is not ours anyway."""
     if not conn.pooled:
         yield from command(conn, b"DISCARD ALL")
+        yield from conn.configure()
     return []
 
 
@@ -151,17 +149,8 @@ def ascertain(conn: PostgresConnection, identity: Identity, deadline: float) -> 
 
 def command(conn: PostgresConnection, text: bytes) -> Exchange:
     """Statements without parameters in one trip, without rows."""
-    yield from _result(conn, text)
+    yield from conn.result_of(text)
     return []
-
-
-def _result(conn: PostgresConnection, text: bytes) -> Generator[int, None, PGresult]:
-    """The result of the last of some statements without parameters."""
-    try:
-        conn._pgconn.send_query(text)
-        return (yield from conn._last_result())
-    except psycopg.Error as error:
-        raise connection_lost(error) from None
 
 
 def refused_commit(fault: StatementFault) -> SemelError:

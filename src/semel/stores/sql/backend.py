@@ -20,7 +20,8 @@ from semel.stores.sql.batcher_sync import Batcher
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
 from semel.stores.sql.pool_async import AsyncConnectionPool, AsyncTransactionPool
-from semel.stores.sql.pool_sync import ConnectionPool, PoolSettings, TransactionPool
+from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool
+from semel.stores.sql.pooled import PoolSettings, PoolStatistics, total
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, drive
 
@@ -86,6 +87,19 @@ class ServerBackend:
             await batcher.aclose()
         if transactions := self.async_transaction_pool.pop():
             await transactions.aclose()
+
+    def pool_statistics(self) -> dict[str, PoolStatistics]:
+        """Of this process, its event loops included."""
+        operations = [each.pool.statistics() for each in self.batcher.made()]
+        operations += [each.pool.statistics() for each in self.async_batcher.made()]
+        transactions = [each.statistics() for each in self.transaction_pool.made()]
+        transactions += [each.statistics() for each in self.async_transaction_pool.made()]
+        return {"operations": total(operations), "transactions": total(transactions)}
+
+    def trim_pools(self) -> None:
+        """Close what threads have not needed for long; event loops have timers for it."""
+        for pool in [*(each.pool for each in self.batcher.made()), *self.transaction_pool.made()]:
+            pool.trim()
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────
 

@@ -74,7 +74,7 @@ class AsyncBatcher:
     """What a backend has for each event loop."""
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
-        self._pool = pool
+        self.pool = pool
         slow = SlowIdentities()
         self._batchers = {
             operation: AsyncKindBatcher(kind, pool, slow) for operation, kind in pool.KINDS.items()
@@ -82,17 +82,17 @@ class AsyncBatcher:
 
     def perform(self, op: StoreOperation[R]) -> Awaitable[R]:
         batcher = self._batchers.get(type(op))
-        return (batcher or self._pool).perform(op, self._pool.deadline())
+        return (batcher or self.pool).perform(op, self.pool.deadline())
 
     async def aclose(self) -> None:
         """Wait for what is in flight, until its deadline at most, and close every connection."""
-        deadline = self._pool.deadline()
+        deadline = self.pool.deadline()
         for batcher in self._batchers.values():
             await batcher.drain(deadline)
-        await self._pool.aclose()
+        await self.pool.aclose()
 
     def abandon(self) -> None:
-        self._pool.abandon()
+        self.pool.abandon()
 
 
 class AsyncKindBatcher(KindState[AsyncBatchJob]):

@@ -58,7 +58,7 @@ class Batcher:
     """What a backend has for the threads of a process."""
 
     def __init__(self, pool: ConnectionPool[Any]) -> None:
-        self._pool = pool
+        self.pool = pool
         lock, slow = threading.Lock(), SlowIdentities()
         self._batchers = {
             operation: KindBatcher(kind, pool, lock, slow) for operation, kind in pool.KINDS.items()
@@ -66,10 +66,10 @@ class Batcher:
 
     def perform(self, op: StoreOperation[R]) -> R:
         batcher = self._batchers.get(type(op))
-        return (batcher or self._pool).perform(op, self._pool.deadline())
+        return (batcher or self.pool).perform(op, self.pool.deadline())
 
     def close(self) -> None:
-        self._pool.close()
+        self.pool.close()
 
 
 class KindBatcher(KindState[ThreadBatchJob]):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
@@ -21,7 +21,7 @@ from semel.stores.sql.batching import BatchKinds
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
-from semel.stores.sql.pool_sync import PoolSettings
+from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, adrive, retried
 from semel.stores.sql.transaction import AsyncServerTransaction, Exchange, TransactionSteps
@@ -36,6 +36,13 @@ class RestingConnection(Protocol):
     @property
     def lost(self) -> bool: ...
 
+    @property
+    def expires_at(self) -> float: ...
+
+    idle_since: float
+
+    def join(self, connections: OpenConnections) -> None: ...
+
     def rest(self, on_lost: Callable[[Self, BaseException | None], None] | None) -> None: ...
 
     def close(self) -> None: ...
@@ -43,12 +50,16 @@ class RestingConnection(Protocol):
 
 L = TypeVar("L", bound=RestingConnection)
 
+_A_TICK: Final = 0.001
+"""Seconds by which a timer may be early."""
+
 OnEnd: TypeAlias = Callable[[L, BaseException | None], None]
 """Called with the connection and the error, if any."""
 
 
 class AsyncConnectionPool(Generic[L]):
-    """At most ``pool_size`` connections; the one used last is used next.
+    """At most ``pool_size`` connections; the one used last is used next, so that those which are
+    not needed grow idle; a timer closes them.
 
     A caller that finds none waits for one, or for None: the right to open one. A server's own pool
     says how a connection is opened and used. ``migrate`` is called before the first is made.
@@ -65,7 +76,10 @@ class AsyncConnectionPool(Generic[L]):
         self._size = settings.pool_size
         self._timeout = settings.timeout
         self.loop = asyncio.get_running_loop()
+        self._max_idle = settings.max_idle
         self._idle: list[L] = []
+        self._connections = OpenConnections(settings.max_lifetime)
+        self._trimming: asyncio.TimerHandle | None = None
         self._waiters: deque[asyncio.Future[L | None]] = deque()
         self._opening: set[asyncio.Task[L]] = set()
         self._taken = 0
@@ -110,13 +124,31 @@ class AsyncConnectionPool(Generic[L]):
         """Close what is idle, without the loop, which may be closed already."""
         while self._idle:
             self._idle.pop().close()
+        if self._trimming is not None:
+            self._trimming.cancel()
+            self._trimming = None
+
+    def statistics(self) -> PoolStatistics:
+        waiting = sum(not waiter.done() for waiter in self._waiters)
+        return self._connections.statistics(len(self._idle), waiting)
+
+    def _trim(self) -> None:
+        """Close connections that nobody has needed for long; the first is the longest idle."""
+        self._trimming, now = None, monotonic()
+        while self._idle and self._idle[0].idle_since <= now - self._max_idle:
+            self._idle.pop(0).close()
+        if self._idle:
+            self._trim_in(self._idle[0].idle_since + self._max_idle - now)
+
+    def _trim_in(self, seconds: float) -> None:
+        self._trimming = self.loop.call_later(max(_A_TICK, seconds), self._trim)
 
     async def _take(self, deadline: float) -> L:
         if deadline <= monotonic():
             raise StatementFault("no time was left")
         while self._idle:
             idle = self._idle.pop()
-            if not idle.lost:
+            if not idle.lost and idle.expires_at > monotonic():
                 self._taken += 1
                 return idle
             idle.close()
@@ -158,6 +190,10 @@ class AsyncConnectionPool(Generic[L]):
 
     def _pass_on(self, conn: L | None) -> None:
         """Give a connection, or the right to open one, to the next who waits; else keep it."""
+        now = monotonic()
+        if conn is not None and conn.expires_at <= now:
+            conn.close()
+            conn = None
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -168,7 +204,10 @@ class AsyncConnectionPool(Generic[L]):
         self._taken -= 1
         if conn is not None:
             conn.rest(self._lost)
+            conn.idle_since = now
             self._idle.append(conn)
+            if self._trimming is None:
+                self._trim_in(self._max_idle)
         elif self._drained is not None and not self._taken and not self._drained.done():
             self._drained.set_result(None)
 
@@ -196,6 +235,7 @@ class AsyncConnectionPool(Generic[L]):
                 if self._migrate and not self._ready:
                     await in_thread(self._migrate)
                 conn = await self._connect()
+                conn.join(self._connections)
                 try:
                     await self._greet(conn, deadline)
                     if not self._ready:

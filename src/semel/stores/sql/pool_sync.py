@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
-from threading import Semaphore, Thread
+from threading import Semaphore, Thread, get_ident
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
@@ -18,6 +18,7 @@ from semel.stores.sql.batching import BatchKinds
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
+from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, drive, retried
 from semel.stores.sql.transaction import Exchange, ServerTransaction, TransactionSteps
@@ -27,26 +28,27 @@ C = TypeVar("C")
 
 
 class Closable(Protocol):
-    """A connection; closing one that is closed does nothing."""
+    """A connection (`PooledConnection`); closing one that is closed does nothing."""
+
+    @property
+    def expires_at(self) -> float: ...
+
+    idle_since: float
+
+    def join(self, connections: OpenConnections) -> None: ...
 
     def close(self) -> None: ...
 
 
 L = TypeVar("L", bound=Closable)
 
-
-class PoolSettings(Protocol):
-    """What a pool must know of the settings of its server."""
-
-    @property
-    def pool_size(self) -> int: ...
-
-    @property
-    def timeout(self) -> float: ...
+_TRIM_EVERY: Final = 10.0
+"""Seconds between two looks at what is idle, at most; a short ``max_idle`` is looked at sooner."""
 
 
 class ConnectionPool(Generic[L]):
-    """At most ``pool_size`` connections; the one used last is used next.
+    """At most ``pool_size`` connections; the one used last is used next, so that those which are
+    not needed grow idle. Whoever uses the pool closes them (`trim`).
 
     A server's own pool says how a connection is opened, used and checked. ``migrate`` is called
     before the first connection is made.
@@ -62,8 +64,12 @@ class ConnectionPool(Generic[L]):
         self._migrate = migrate
         self._size = settings.pool_size
         self._timeout = settings.timeout
+        self._max_idle = settings.max_idle
         self._slots = Semaphore(self._size)
         self._idle: deque[L] = deque()
+        self._connections = OpenConnections(settings.max_lifetime)
+        self._waiting: set[int] = set()
+        self._trim_at = 0.0
         self._ready = False
         self._closed = False
 
@@ -106,21 +112,46 @@ class ConnectionPool(Generic[L]):
             raise
         finally:
             try:
-                if broken or self._closed:
+                if broken:
                     conn.close()
                 else:
-                    self._idle.append(conn)
+                    self._rest(conn)
             finally:
                 self._slots.release()
 
+    def statistics(self) -> PoolStatistics:
+        return self._connections.statistics(len(self._idle), len(self._waiting))
+
+    def trim(self) -> None:
+        """Close connections that nobody has needed for long; the first is the longest idle."""
+        while self._idle:
+            try:
+                conn = self._idle.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            if conn.idle_since > monotonic() - self._max_idle:
+                self._idle.appendleft(conn)
+                return
+            conn.close()
+
+    def _rest(self, conn: L) -> None:
+        """Keep a connection for its next user, unless its time is over."""
+        now = conn.idle_since = monotonic()
+        if self._closed or conn.expires_at <= now:
+            conn.close()
+        else:
+            self._idle.append(conn)
+        if self._trim_at <= now:
+            self._trim_at = now + min(_TRIM_EVERY, self._max_idle / 2)
+            self.trim()
+
     def _borrow(self, deadline: float) -> L:
         """A connection, with one of the slots."""
-        if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
-            said = f"no connection came free within the time limit (pool_size={self._size})"
-            raise StatementFault(said)
+        if not self._slots.acquire(blocking=False):
+            self._wait_for_slot(deadline)
         try:
             while conn := self._pop():
-                if self._alive(conn, deadline):
+                if conn.expires_at > monotonic() and self._alive(conn, deadline):
                     return conn
                 conn.close()
             return self._open(deadline)
@@ -128,10 +159,21 @@ class ConnectionPool(Generic[L]):
             self._slots.release()
             raise
 
+    def _wait_for_slot(self, deadline: float) -> None:
+        me = get_ident()
+        self._waiting.add(me)
+        try:
+            if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
+                said = f"no connection came free within the time limit (pool_size={self._size})"
+                raise StatementFault(said)
+        finally:
+            self._waiting.discard(me)
+
     def _open(self, deadline: float) -> L:
         if self._migrate and not self._ready:
             connected(self._migrate, lambda _: None, deadline)
         conn = self._connect(deadline)
+        conn.join(self._connections)
         try:
             self._greet(conn, deadline)
             if not self._ready:
@@ -220,11 +262,11 @@ class TransactionPool(ConnectionPool[L]):
         return cast("Found | NoRecord", rows[0][0])
 
     def give_back(self, conn: L, *, usable: bool, wipe: bool) -> None:
-        if usable and not self._closed:
+        if usable:
             try:
                 last = self.steps.wipe(conn) if wipe else self.steps.roll_back(conn)
                 self._send_last(conn, last)
-                self._idle.append(conn)
+                self._rest(conn)
             except StatementFault:
                 conn.close()
         else:
