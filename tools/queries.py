@@ -12,10 +12,16 @@ semel. To add a query, write its file and run the tool.
 The header of a query says which parameters it ``takes:``; a placeholder that the header does not
 name is an error. ``{now}`` is the clock; ``{answer}`` is the column ``snapshot``, of a large one
 its head (`core/stored/snapshot.py`); ``{among}`` compares with the parameter ``names``, a JSON
-array of texts; ``{locked}`` takes row locks and waits for none; ``{chosen}`` compares with the
-column ``which`` of the query's part ``due``; ``{retention}`` and ``{tombstone}`` are those of the
-terms of the record that is written. A query for many rows at once names the columns of one in
-``rows:`` and has ``{rows}`` where the values go.
+array of texts, and ``{in_states}`` the state of a record with one of numbers; ``{locked}`` takes
+row locks and waits for none; ``{chosen}`` compares with the column ``which`` of the query's part
+``due``; ``{retention}`` and ``{tombstone}`` are those of the terms of the record that is written. A
+query for many rows at once names the columns of one in ``rows:`` and has ``{rows}`` where the
+values go.
+
+States, duties and what becomes of a lapsed lease are numbers in the tables (`core/records.py`).
+Queries name them: ``{completed}`` is a state, ``{duty.ask}`` a duty, ``{lapse.resume}`` what
+becomes of a lease. ``{expires_at}`` and ``{forget_at}`` are those times of a record, one of which
+may be in the column ``due_at``.
 
 A query that ``audits:`` names an act and the state it leads to; its entry is written with it
 (`within`, `before`).
@@ -35,6 +41,7 @@ from pathlib import Path
 from textwrap import dedent, fill, indent
 from typing import Final
 
+from semel.core.records import DUTY_NUMBERS, ON_LAPSE_NUMBERS, STATE_NUMBERS
 from semel.core.stored.snapshot import HEAD, LARGE
 
 FOLDER: Final = Path(__file__).parents[1] / "src/semel/stores/sql"
@@ -46,6 +53,16 @@ _AUDITS: Final = re.compile(r"^-- audits: (\w+) (\w+|-)$", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"(?<![:\w]):([a-z_]+)")
 _CAST: Final = re.compile(r"CAST\((:\w+|NULL) AS \w+\)")
 _OF_TERMS: Final = "(SELECT {} FROM semel_terms WHERE id = semel_record.terms)"
+_TIMES: Final = {
+    "{expires_at}": "CASE WHEN state = {completed} THEN due_at ELSE expires_at END",
+    "{forget_at}": "CASE WHEN state IN ({failed_retryable}, {expired}) THEN due_at"
+    " ELSE forget_at END",
+}
+_NUMBERS: Final = {
+    **{f"{{{state}}}": (number, state) for state, number in STATE_NUMBERS.items()},
+    **{f"{{duty.{duty}}}": (number, duty) for duty, number in DUTY_NUMBERS.items()},
+    **{f"{{lapse.{each}}}": (number, each) for each, number in ON_LAPSE_NUMBERS.items()},
+}
 
 
 class BadQuery(Exception):
@@ -59,6 +76,7 @@ class Syntax:
     now: str
     answer: str
     among: str
+    in_states: str
     locked: str
     chosen: str
     numbered: bool = False
@@ -87,6 +105,7 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
         # A text to SQLite, which holds any bytes, made bytes again.
         answer=_answer("length(snapshot)", "CAST(x'00' || {} AS BLOB)"),
         among="IN (SELECT value FROM json_each(:names))",
+        in_states="IN (SELECT value FROM json_each(:names))",
         locked="",  # there is one writer
         chosen="IN (SELECT which FROM due)",
     ),
@@ -95,6 +114,7 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
         "(extract(epoch from clock_timestamp()) * 1000000)::bigint",
         answer=_answer("octet_length(snapshot)", r"'\x00'::bytea || {}"),
         among="= ANY (ARRAY(SELECT json_array_elements_text(CAST(:names AS json))))",
+        in_states="= ANY (ARRAY(SELECT json_array_elements_text(CAST(:names AS json))::smallint))",
         locked="FOR UPDATE SKIP LOCKED",
         # As an array, they are few to the planner, which knows no limit that is a parameter and
         # would rather read the whole table than look up a tenth of it.
@@ -109,6 +129,7 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
         "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
         answer=_answer("LENGTH(snapshot)", "CONCAT(x'00', {})"),
         among="IN (:names)",
+        in_states="IN (:names)",
         locked="FOR UPDATE SKIP LOCKED",
         chosen="IN (:picked)",
         returning=False,
@@ -142,6 +163,7 @@ def sent_text(name: str, source: str, syntax: Syntax) -> str:
     takes = found[2].replace("--", "").split()
     text = source[head.end() :].strip()
     text = text.replace("{among}", syntax.among).replace(" {locked}", f" {syntax.locked}".rstrip())
+    text = text.replace("{in_states}", syntax.in_states)
     named: list[str] = [] if found[1] == "rows" else takes
     if wrong := set[str](_PLACEHOLDER.findall(text)) ^ set(named):
         raise BadQuery(f"{name}: header and text disagree about {sorted(wrong)}")
@@ -168,6 +190,10 @@ def _spelled(text: str, takes: Sequence[str], syntax: Syntax) -> str:
         text = _PLACEHOLDER.sub(lambda match: f"${takes.index(match[1]) + 1}", text)
     text = text.replace("{now}", _solid(syntax.now)).replace("{chosen}", _solid(syntax.chosen))
     text = text.replace("{answer}", syntax.answer)
+    for name, time in _TIMES.items():
+        text = text.replace(name, _solid(time))
+    for name, (number, word) in _NUMBERS.items():
+        text = text.replace(name, _solid(f"{number} /* {word} */"))
     for time in ("retention", "tombstone"):
         text = text.replace(f"{{{time}}}", _solid(_OF_TERMS.format(time)))
     if not syntax.casts:
@@ -193,6 +219,11 @@ _WRITE: Final = re.compile(
 )
 _SUBJECT: Final = {"semel_record": "CAST(NULL AS text)", "semel_effect": "key"}
 """Of a record its identity says enough; what its path and key say must be possible to erase."""
+_WORDS: Final = "\n".join(
+    f"       WHEN {number} THEN '{state}'" for state, number in STATE_NUMBERS.items()
+)
+_STATE: Final = {"semel_record": f"CASE state\n{_WORDS} END", "semel_effect": "state"}
+"""In words: the audit is read long after, by whoever asks."""
 
 AUDIT_TAKES: Final = ("actor", "why")
 """The parameters that such a statement takes beside its own."""
@@ -203,10 +234,11 @@ def within(text: str, verb: str, after: str) -> str:
     write = _parsed(text)
     table, where = write["table"], write["where"]
     seen = (
-        f"SELECT identity, state, {_SUBJECT[table]} AS subject FROM {table}\n"  # noqa: S608
+        f"SELECT identity, {_SUBJECT[table]} AS subject,\n"
+        f"       {_STATE[table]} AS state_before\nFROM {table}\n"
         f"WHERE {where}\nFOR UPDATE"
     )
-    entry = _entry(verb, after, "subject", "seen")
+    entry = _entry(verb, after, "subject, state_before", "seen")
     return (
         f"WITH seen AS MATERIALIZED (\n{indent(seen, '    ')}\n),\n"
         f"noted AS (\n{indent(entry, '    ')}\n)\n"
@@ -218,7 +250,8 @@ def within(text: str, verb: str, after: str) -> str:
 def before(text: str, verb: str, after: str, held: str) -> str:
     """The entry alone, to come before ``text`` in its transaction; ``held`` locks the row."""
     write = _parsed(text)
-    entry = _entry(verb, after, _SUBJECT[write["table"]], write["table"])
+    table = write["table"]
+    entry = _entry(verb, after, f"{_SUBJECT[table]},\n       {_STATE[table]}", table)
     return f"{entry}\nWHERE {write['where']}\n{held}".rstrip()
 
 
@@ -229,13 +262,14 @@ def _parsed(text: str) -> re.Match[str]:
     return write
 
 
-def _entry(verb: str, after: str, subject: str, source: str) -> str:
+def _entry(verb: str, after: str, what: str, source: str) -> str:
+    """``what``: the columns subject and state_before, from ``source``."""
     then = "CAST(NULL AS text)" if after == "-" else f"'{after}'"
     return (
         "INSERT INTO semel_audit\n"
         "    (at, verb, actor, reason, identity, subject, state_before, state_after)\n"
         f"SELECT {{now}},\n"
-        f"       '{verb}', CAST(:actor AS text), CAST(:why AS text), identity, {subject}, state,\n"
+        f"       '{verb}', CAST(:actor AS text), CAST(:why AS text), identity, {what},\n"
         f"       {then}\n"
         f"FROM {source}"
     )

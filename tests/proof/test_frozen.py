@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,11 +41,17 @@ def test_what_the_first_layout_holds_is_read_and_finished(valkey: ValkeyServer) 
     valkey.ask("EVAL", CLEAR, 0, f"{prefix}:*")
 
 
+IN_PROGRESS = re.compile(r"(, \d,) 2,(?= [12], NULL, \{)")
+"""Between what becomes of a lapsed lease and the duty."""
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda text: text.replace("5331", "5332", 1),  # the mark of a stored response: S1, S2
-        lambda text: text.replace("'in_progress'", "'paused'"),
+        lambda text: re.sub(
+            r" CHECK \(state BETWEEN 1 AND 6\)", "", IN_PROGRESS.sub(r"\1 9,", text)
+        ),
         lambda text: text.replace("semel_record", "semel_records"),
     ],
     ids=["a form that is not known", "a state that is not known", "another table"],

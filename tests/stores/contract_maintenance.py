@@ -708,6 +708,26 @@ class Reaping:
         assert reap(harness) == {RecordEvent.FORGET.value: 1}
         assert isinstance(harness.perform(claim(identity, new_fence())), ops.Claimed)
 
+    def test_a_tombstone_keeps_what_refuses_and_what_finds_it(self, harness: Harness) -> None:
+        """The identity refuses the key, the fingerprint other requests; of a person's data the
+        tenant stays, by whose name it can be erased."""
+        op = claim(new_identity(), new_fence())
+        harness.perform(op)
+        done = ops.Complete(op.identity, op.fence, SNAPSHOT, RETENTION, TOMBSTONE, "bob")
+        applied(harness, done)
+        before = recall(harness, op.identity)
+        assert (before.record.fields, before.origin) == (op.fields, op.origin)
+        harness.travel(RETENTION)
+        harness.perform(ops.Reap(10))
+        left = recall(harness, op.identity)
+        assert left.record.state is State.EXPIRED
+        assert left.record.fingerprint == op.fingerprint
+        assert left.origin == replace(op.origin, key="")
+        assert (left.record.fields, left.resource, left.record.snapshot) == (b"", None, None)
+        assert left.due_at == left.record.forget_at
+        applied(harness, ops.Erase(op.identity, op.fence, ACT))
+        assert recall(harness, op.identity).origin.tenant == ""
+
     def test_without_a_tombstone_nothing_stays(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
         applied(harness, ops.Complete(identity, fence, SNAPSHOT, RETENTION, 0))

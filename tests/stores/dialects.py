@@ -253,7 +253,7 @@ class Postgres(Database):
     def corrupt(self, ask: Ask, identity: Identity) -> None:
         ask("ALTER TABLE semel_record DROP CONSTRAINT semel_record_state_check")
         found = f"WHERE identity = {self.literal(identity)}"
-        ask(f"UPDATE semel_record SET state = 'nonsense' {found}")
+        ask(f"UPDATE semel_record SET state = 9 {found}")
 
     @contextmanager
     def migration_locked(self) -> Iterator[None]:
@@ -379,7 +379,7 @@ class Mysql(Database):
     def corrupt(self, ask: Ask, identity: Identity) -> None:
         ask("SET SESSION check_constraint_checks = OFF")
         found = f"WHERE identity = {self.literal(identity)}"
-        ask(f"UPDATE semel_record SET state = 'nonsense' {found}")
+        ask(f"UPDATE semel_record SET state = 9 {found}")
 
     @contextmanager
     def migration_locked(self) -> Iterator[None]:

@@ -179,10 +179,11 @@ def emptying(tables: Iterable[str]) -> str:
 
 
 KEPT = "SELECT duty, due_at FROM semel_record WHERE identity = {}"
+_DUTIES = {number: duty for duty, number in DUTY_NUMBERS.items()}
 
 
 def _kept(row: tuple[Any, ...] | None) -> Kept | None:
-    return None if row is None else Kept(row[0], row[1], renewals_move_it=False)
+    return None if row is None else Kept(_DUTIES[row[0]], row[1], renewals_move_it=False)
 
 
 @contextmanager

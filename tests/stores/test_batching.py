@@ -189,9 +189,9 @@ def test_a_claim_in_a_batch_is_told_what_it_would_be_told_alone(
 ) -> None:
     op = claim()
     fence = op.fence if own else rival(op).fence
-    held = (op.identity, "in_progress", fence, "v1:", b"", "unknown", 1, until, *[None] * 5, NOW)
+    held = (op.identity, 2, fence, "v1:", b"", 1, 1, until, *[None] * 5, NOW)
     kept = (until, until + 1, b"answer", None, None, NOW)
-    done = (op.identity, "completed", fence, "v1:", b"", "unknown", 1, None, *kept)
+    done = (op.identity, 3, fence, "v1:", b"", 1, 1, None, *kept)
     for row in (held, done):
         steps = plan(op)
         next(steps)
@@ -203,9 +203,9 @@ def test_a_claim_in_a_batch_is_told_what_it_would_be_told_alone(
 @pytest.mark.parametrize(
     "row",
     [
-        ("completed", None, NOW + 1, NOW),
-        ("completed", NOW, NOW + 1, NOW),
-        ("in_progress", NOW + 1, None, NOW),
+        (3, None, NOW + 1, NOW),
+        (3, NOW, NOW + 1, NOW),
+        (2, NOW + 1, None, NOW),
     ],
 )
 def test_a_write_in_a_batch_is_told_what_it_would_be_told_alone(
@@ -215,7 +215,7 @@ def test_a_write_in_a_batch_is_told_what_it_would_be_told_alone(
     assert kinds[Complete].reply(op, (op.identity, *row)) == written([row])
 
 
-@pytest.mark.parametrize("row", [("completed", None, "soon", NOW), ("nonsense", None, None, NOW)])
+@pytest.mark.parametrize("row", [(3, None, "soon", NOW), (9, None, None, NOW)])
 def test_what_cannot_be_true_of_a_write_is_no_answer(kinds: Kinds, row: tuple[object, ...]) -> None:
     op = complete(claim())
     with pytest.raises(StoreCorrupt):
@@ -224,6 +224,6 @@ def test_what_cannot_be_true_of_a_write_is_no_answer(kinds: Kinds, row: tuple[ob
 
 def test_a_held_record_without_its_times_is_no_answer(kinds: Kinds) -> None:
     op = claim()
-    row = (op.identity, "in_progress", op.fence, "v1:", b"", "unknown", 1, None, *[None] * 5, NOW)
+    row = (op.identity, 2, op.fence, "v1:", b"", 1, 1, None, *[None] * 5, NOW)
     with pytest.raises(StoreCorrupt):
         kinds[Claim].reply(op, row)

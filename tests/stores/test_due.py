@@ -40,8 +40,8 @@ ROWS = 100_000
 KNOWN = {"all": 0, "application": "shop", "names": '["POST /payments"]'}
 MAIL: dict[str, object] = {"names": '["mail"]', "application": ""}
 STATEMENTS: dict[str, dict[str, object]] = {
-    "due": {"duty": "ask", "limit": 100, **KNOWN},
-    "next_due": {"duty": "ask", **KNOWN},
+    "due": {"duty": 4, "limit": 100, **KNOWN},
+    "next_due": {"duty": 4, **KNOWN},
     "put_off": {"limit": 100},
     "sweep": {"limit": 100},
     "abandon": {"limit": 100, "snapshot": b""},
@@ -67,11 +67,11 @@ EVERY_STATEMENT = pytest.mark.parametrize("name", STATEMENTS)
 # Most records are completed and not due for a day; a few of each kind are due.
 FILLED = """
 INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, key,
-    on_lapse, terms, created_at, leased_until, expires_at, forget_at, snapshot, duty, due_at)
-SELECT {hash}, CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, {fence}, 'v1',
-    {empty}, 'tenant', 'POST', '/', 'key', 'unknown', 0, 0, CASE WHEN n % 1000 = 0 THEN 1 END,
-    CASE WHEN n % 1000 <> 0 THEN {later} END, CASE WHEN n % 1000 <> 0 THEN {later} END,
-    CASE WHEN n % 1000 <> 0 THEN {empty} END, CASE WHEN n % 1000 = 0 THEN 'lease' ELSE 'expire' END,
+    on_lapse, terms, created_at, leased_until, forget_at, snapshot, duty, due_at)
+SELECT {hash}, CASE WHEN n % 1000 = 0 THEN 2 ELSE 3 END, {fence}, 'v1',
+    {empty}, 'tenant', 'POST', '/', 'key', 1, 0, 0, CASE WHEN n % 1000 = 0 THEN 1 END,
+    CASE WHEN n % 1000 <> 0 THEN {later} END, CASE WHEN n % 1000 <> 0 THEN {empty} END,
+    CASE WHEN n % 1000 = 0 THEN 1 ELSE 5 END,
     CASE WHEN n % 1000 = 0 THEN 1 ELSE {later} + n END
 FROM numbers
 """

@@ -350,7 +350,7 @@ def test_a_node_that_does_not_catch_up_first_is_seen_to_know_less(
 
 def completed(node: GaleraNode) -> set[bytes]:
     rows = node.execute(
-        f"SELECT CONCAT(identity, fence) FROM {DATABASE}.semel_record WHERE state = 'completed'"
+        f"SELECT CONCAT(identity, fence) FROM {DATABASE}.semel_record WHERE state = 3"
     )
     return {bytes(row[0]) for row in rows}
 

@@ -331,8 +331,8 @@ def test_a_store_without_a_guard_is_found_out_of_step(guard: str) -> None:
 
 
 MISLAID = {
-    "duty": "NEW.duty = 'resume' BEGIN UPDATE semel_record SET duty = 'lease'",
-    "due_at": "NEW.duty = 'expire' BEGIN UPDATE semel_record SET due_at = NEW.due_at + 9000000000",
+    "duty": "NEW.duty = 2 BEGIN UPDATE semel_record SET duty = 1",
+    "due_at": "NEW.duty = 1 BEGIN UPDATE semel_record SET due_at = NEW.due_at + 9000000000",
 }
 
 

@@ -451,7 +451,7 @@ RETIRED = {"resource": "ride", "tenant": "acme", "application": ""}
         ("expire", 0, {"limit": 50}, "semel_record_due"),
         ("purge", 0, {"limit": 50}, "semel_record_due"),
         ("purge", 2, {"picked": PICKED}, "PRIMARY"),
-        ("due", 0, {"duty": "run", "limit": 50, **KNOWN}, "semel_record_due"),
+        ("due", 0, {"duty": 3, "limit": 50, **KNOWN}, "semel_record_due"),
         ("retire", 0, RETIRED, "semel_record_resource"),
         ("take_effects", 0, {**MAIL, "limit": 50}, "semel_effect_due"),
         (
@@ -487,9 +487,9 @@ def filled(mariadb: MariadbServer) -> Iterator[Ask]:
             ask(
                 "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, "
                 "method, path, `key`, on_lapse, terms, created_at, leased_until, duty, due_at, "
-                "resource, snapshot, expires_at) SELECT UNHEX(SHA2(seq, 256)), "
-                "IF(seq % 2, 'completed', 'in_progress'), UNHEX(MD5(seq)), 'v1:', '', 'acme', "
-                f"'POST', '/', 'key', 'unknown', 0, {now}, {now}, IF(seq % 2, 'expire', 'lease'), "
+                "resource, snapshot, forget_at) SELECT UNHEX(SHA2(seq, 256)), "
+                "IF(seq % 2, 3, 2), UNHEX(MD5(seq)), 'v1:', '', 'acme', "
+                f"'POST', '/', 'key', 1, 0, {now}, {now}, IF(seq % 2, 5, 1), "
                 f"{now} + CAST(seq AS SIGNED) * 1000000 - 2500000000, CONCAT('ride ', seq), "
                 "IF(seq % 2, 'answer', NULL), "
                 f"IF(seq % 2, {now}, NULL) FROM seq_1_to_5000"

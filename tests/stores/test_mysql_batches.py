@@ -60,8 +60,8 @@ def rows_of(database: Mysql, ops: Sequence[Claim]) -> list[dict[str, Any]]:
         for op in ops:
             row = ask.row(f"SELECT * {database.where(op.identity)}")
             row["leased for"] = row["leased_until"] and row["leased_until"] - row["created_at"]
-            row["due for"] = row["due_at"] - (row["expires_at"] or row["leased_until"])
-            row["forgotten"] = row["forget_at"] and row["forget_at"] - row["expires_at"]
+            row["due for"] = row["due_at"] - (row["leased_until"] or row["due_at"])
+            row["forgotten"] = row["forget_at"] and row["forget_at"] - row["due_at"]
             told.append({name: row[name] for name in row if name not in TIMES})
     return told
 
@@ -228,6 +228,6 @@ def test_a_batch_finds_its_records_by_the_primary_key(
 FILL = (
     "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, "
     "`key`, on_lapse, terms, created_at, leased_until, duty, due_at) SELECT UNHEX(SHA2(seq, 256)), "
-    "'in_progress', UNHEX(MD5(seq)), 'v1', '', '', '', '', '', 'unknown', 0, 0, 0, 'lease', 0 "
+    "2, UNHEX(MD5(seq)), 'v1', '', '', '', '', '', 1, 0, 0, 0, 1, 0 "
     "FROM seq_1_to_{}"
 )

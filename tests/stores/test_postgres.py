@@ -87,7 +87,7 @@ def explained(ask: Ask, name: str, *params: object) -> str:
     return str(plan)
 
 
-GIVEN = {"claim": {"fields": b"", "lease": 1, "fresh_until": None, "terms": 0}}
+GIVEN = {"claim": {"fields": b"", "lease": 1, "fresh_until": None, "terms": 0, "on_lapse": 1}}
 GIVEN["complete"] = {"snapshot": b"", "retention": 1, "tombstone": 1, "resource": 1}
 
 

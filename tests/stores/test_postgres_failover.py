@@ -23,7 +23,10 @@ from tests.stores.load import Load, Told
 from tests.waiting import PATIENCE, until
 
 DATABASE = "postgres"
-RECORDS = "SELECT identity || fence, state FROM semel_record"
+RECORDS = (
+    "SELECT identity || fence, CASE state WHEN 2 THEN 'in_progress' WHEN 3 THEN 'completed' END"
+    " FROM semel_record"
+)
 SEVER = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE application_name = 'semel' AND pid <> pg_backend_pid()"

@@ -55,8 +55,8 @@ BY_RESOURCE = {"retire"}
 FILL = """
 INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, key,
     on_lapse, terms, created_at, leased_until, duty, due_at)
-SELECT sha256(int8send(n)), 'in_progress', substr(sha256(int8send(n)), 1, 16), 'v1', '', '', '', '',
-    '', 'unknown', 0, 0, 9000000000000000, 'lease', 9000000000000000
+SELECT sha256(int8send(n)), 2, substr(sha256(int8send(n)), 1, 16), 'v1', '', '', '', '',
+    '', 1, 0, 0, 9000000000000000, 1, 9000000000000000
 FROM generate_series(1::bigint, %(records)s) n
 """
 
@@ -205,7 +205,7 @@ def row_of(
 def test_a_round_touches_them_all_and_is_noticed(harness: Harness) -> None:
     """The control: what is about many records is seen to be."""
     known = {"all": 1, "application": "", "names": "[]"}
-    found = touched(harness, "force_custom_plan", "next_due", {"duty": "lease", **known})
+    found = touched(harness, "force_custom_plan", "next_due", {"duty": 1, **known})
     assert len(found) == PARTITIONS
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from semel.core.frozen import replace
-from semel.core.operations import Applied, Claim, Claimed, Fetch, Fetched, Found, Read
+from semel.core.operations import Agree, Applied, Claim, Claimed, Fetch, Fetched, Found, Read
 from semel.core.operations.maintenance import Reap, Sweep
 from semel.core.records import State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
@@ -26,6 +26,7 @@ from semel.stores import open_backend
 from tests.stores.contract import SNAPSHOT
 from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
 from tests.stores.together import SOON, claim, complete, forked, hurried, raced, rival
+from tests.terms import terms
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -190,9 +191,28 @@ def test_a_missing_schema_says_in_one_sentence_what_to_do(database: Database) ->
 def test_tables_dropped_later_say_the_same(database: Database) -> None:
     with database.opened() as backend, database.admin() as ask:
         backend.blocking().perform(claim())
-        ask("DROP TABLE semel_record")
+        ask("DROP TABLE semel_record CASCADE")
         with pytest.raises(SchemaError, match="run `semel migrate`"):
             backend.blocking().perform(claim())
+
+
+def test_the_view_says_in_words_what_a_record_is(database: Database) -> None:
+    """And of a request to the route's own path where it came from."""
+    ours = terms("shop", "POST /rides")
+    with database.opened() as backend, database.admin() as ask:
+        store, op = backend.blocking(), claim()
+        store.perform(Agree(ours))
+        place = replace(op.origin, method="", path="")
+        store.perform(replace(op, origin=place, terms=ours.id))
+        of = f"FROM semel_records WHERE identity = '{op.identity.hex()}'"
+        words = "CONCAT_WS(' ', state, duty, on_lapse, application, method, path, tries)"
+        assert ask(f"SELECT {words} {of}") == "in_progress lease unknown shop POST /rides 0"
+        assert ask(f"SELECT expires_at {of}") is None
+        store.perform(complete(op))
+        assert ask(f"SELECT {words} {of}") == "completed expire unknown shop POST /rides 0"
+        assert ask(f"SELECT CASE WHEN expires_at > created_at THEN 1 END {of}") == 1
+        assert ask(f"SELECT CASE WHEN forget_at > expires_at THEN 1 END {of}") == 1
+        assert ask(f"SELECT CASE WHEN due_at = expires_at THEN 1 END {of}") == 1
 
 
 async def test_a_schema_from_the_future_is_refused(database: Database) -> None:

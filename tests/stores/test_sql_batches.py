@@ -359,7 +359,7 @@ async def test_a_connection_killed_in_a_batch_is_survived_and_all_is_done_once(
             tasks = [asyncio.ensure_future(store.perform(complete(op))) for op in ops]
             await asyncio.to_thread(database.kill_the_stuck_one, ask)
             assert kinds(await asyncio.gather(*tasks)) == {Applied}
-            done = "SELECT count(*) FROM semel_record WHERE state = 'completed'"
+            done = "SELECT count(*) FROM semel_record WHERE state = 3"
             assert ask(done) == len(ops)
 
 
@@ -555,7 +555,7 @@ def test_among_threads_a_connection_killed_in_a_batch_is_survived(database: Data
         futures = threads.held([complete(op) for op in ops])
         database.kill_the_stuck_one(ask)
         assert {type(future.result(PATIENCE)) for future in futures} == {Applied}
-        assert ask("SELECT count(*) FROM semel_record WHERE state = 'completed'") == len(ops)
+        assert ask("SELECT count(*) FROM semel_record WHERE state = 3") == len(ops)
 
 
 @pytest.mark.proof

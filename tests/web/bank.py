@@ -84,7 +84,7 @@ class Ledger:
         """How many payments and effects there are, and the states of the records."""
         rows = self.ask(
             "SELECT 'payment' FROM payment UNION ALL SELECT 'effect' FROM semel_effect "
-            "UNION ALL SELECT state FROM semel_record"
+            "UNION ALL SELECT state FROM semel_records"
         )
         names = [row[0] for row in rows]
         states = [name for name in names if name not in ("payment", "effect")]

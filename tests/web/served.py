@@ -46,7 +46,7 @@ class Served:
 
     def leased_until(self) -> int:
         """Of the one request that is under way."""
-        ((until,),) = self.ask("SELECT leased_until FROM semel_record WHERE state = 'in_progress'")
+        ((until,),) = self.ask("SELECT leased_until FROM semel_record WHERE state = 2")
         return int(until)
 
     def pass_time(self, duration: timedelta) -> None:
@@ -54,7 +54,7 @@ class Served:
         by = duration // timedelta(microseconds=1)
         self.ask(
             f"UPDATE semel_record SET leased_until = leased_until - {by}, due_at = due_at - {by}"
-            " WHERE state = 'in_progress'"
+            " WHERE state = 2"
         )
 
 

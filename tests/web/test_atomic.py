@@ -495,7 +495,7 @@ def test_an_answer_whose_resource_was_retired_is_not_repeated(make_bank: MakeBan
 def test_an_expired_key_is_not_run_again(make_bank: MakeBank) -> None:
     one = make_bank(pay())
     assert one.send().status == 201
-    one.ledger.ask("UPDATE semel_record SET expires_at = created_at")
+    one.ledger.ask("UPDATE semel_record SET due_at = created_at")
     assert one.send().code == "key-expired"
     assert one.script.runs == 1
 

@@ -152,9 +152,7 @@ def test_an_operation_resumes_from_an_encrypted_journal(
 
 def _expire_lease(url: str) -> None:
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
-        file.execute(
-            "UPDATE semel_record SET leased_until = 1, due_at = 1 WHERE state = 'in_progress'"
-        )
+        file.execute("UPDATE semel_record SET leased_until = 1, due_at = 1 WHERE state = 2")
         file.commit()
 
 

@@ -45,13 +45,12 @@ PROJECT = Path(__file__).parents[2]
 
 # Of ten records one is unknown, one is still promised, eight are past everything.
 COLUMNS = """identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-             terms, created_at, leased_until, expires_at, forget_at, duty, due_at, snapshot"""
+             terms, created_at, leased_until, forget_at, duty, due_at, snapshot"""
 VALUES = """
-    CASE WHEN n % 10 = 0 THEN 'unknown' ELSE 'completed' END,
-    {fence}, 'v1.raw.sha256.x', {nothing}, '', 'POST', '/old', 'key', 'unknown', 0, 0, NULL,
-    CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 1 + n END,
+    CASE WHEN n % 10 = 0 THEN 5 ELSE 3 END,
+    {fence}, 'v1.raw.sha256.x', {nothing}, '', 'POST', '/old', 'key', 1, 0, 0, NULL,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 2 + n END,
-    CASE WHEN n % 10 = 0 THEN 'ask' ELSE 'expire' END,
+    CASE WHEN n % 10 = 0 THEN 4 ELSE 5 END,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 1 + n END,
     CASE WHEN n % 10 = 0 THEN NULL ELSE {answer} END
 """
@@ -204,7 +203,7 @@ def reap(url: str) -> tuple[Counter[str], list[float]]:
 
 
 def left(backend: Backend, url: str) -> dict[str, int]:
-    query = "SELECT state, count(*) FROM semel_record WHERE path = '/old' GROUP BY state"
+    query = "SELECT state, count(*) FROM semel_records WHERE path = '/old' GROUP BY state"
     if url.startswith("sqlite"):
         connection: Any = sqlite3.connect(url.removeprefix("sqlite:///"))
         rows = connection.execute(query).fetchall()

@@ -19,9 +19,10 @@ Example: TypeAlias = bytes | int | str
 _EXAMPLES: Final[Mapping[Example, str]] = {
     bytes(32): "identity after",
     bytes(16): "fence seen",
-    b"\1": "fields journal new nothing old payload prefix request snapshot",
+    b"\1": "fields journal new old payload prefix request snapshot",
     0: "all dead tries",
-    1: "before id oldest place size terms version",
+    1: "before id oldest on_lapse place size terms version",
+    5: "duty",
     100: "limit",
     86_400_000_000: "again_in alive delay keep lease patience probe_after requeue",
     2_592_000_000_000: "retention tombstone",
@@ -29,19 +30,22 @@ _EXAMPLES: Final[Mapping[Example, str]] = {
     "acme": "actor application order_key subject tenant",
     "asked to": "error evidence reason said why",
     "evict": "verb",
-    "expire": "duty",
     "i1": "fingerprint previous recipe",
     "order-1": "event key provider_id resource source",
     "POST": "method",
     "POST /payments": "name names path route",
-    "unknown": "on_lapse",
     "waiting": "shelf",
 }
 EXAMPLES: Final[Mapping[str, Example]] = {
     name: value for value, names in _EXAMPLES.items() for name in names.split()
 }
 """Of each parameter. What a plan looks like follows from its type."""
-_OWN: Final[Mapping[tuple[str, str], Example]] = {("browse_effects", "after"): "order-1"}
+_OWN: Final[Mapping[tuple[str, str], Example]] = {
+    ("browse_effects", "after"): "order-1",
+    ("browse", "names"): 5,
+    ("browse_unsettled", "names"): 5,
+    ("scan_unsettled", "names"): 5,
+}
 """Where one query means something else by it."""
 
 
@@ -154,7 +158,7 @@ def _prepared(query: DialectQuery, parameter: str) -> str:
     value = _example(query, parameter)
     text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
     if parameter == "names":
-        return f"""'["{text}"]'"""
+        return f"'[{text}]'" if isinstance(value, int) else f"""'["{text}"]'"""
     if query.name.endswith(_BATCH):
         escaped = text.replace("\\", "\\\\")
         return f"""'{{"{escaped}"}}'"""

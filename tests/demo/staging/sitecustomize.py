@@ -126,7 +126,7 @@ def end_leases_of_the_killed() -> None:
         genuine(self)
         with closing(sqlite3.connect(self._log.parent / "semel.db")) as store, store:
             if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'semel_record'").fetchone():
-                held = "WHERE state = 'in_progress'"
+                held = "WHERE state = 2"
                 store.execute(f"UPDATE semel_record SET leased_until = 1, due_at = 1 {held}")
 
     servers.Server.kill = kill  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from tests.servers import MariadbServer, ValkeyServer
 
 States = Callable[[], dict[str, str]]
 
-_ALL = "SELECT key, state FROM semel_record"
+_ALL = "SELECT key, state FROM semel_records"
 
 
 def of_postgres(url: str) -> dict[str, str]:
@@ -26,7 +26,7 @@ def of_postgres(url: str) -> dict[str, str]:
 
 def of_mariadb(server: MariadbServer, database: str) -> dict[str, str]:
     with server.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT CONVERT(`key` USING utf8mb4), state FROM semel_record")
+        cursor.execute("SELECT CONVERT(`key` USING utf8mb4), state FROM semel_records")
         return {_text(key): _text(state) for key, state in cursor.fetchall()}
 
 

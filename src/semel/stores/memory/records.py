@@ -26,12 +26,12 @@ from semel.stores.memory.rows import (
     Write,
     allowed,
     already,
-    empty,
     keep,
     lapse,
     lapse_event,
     nothing,
     proved,
+    tombstone,
 )
 
 VERBS: Final = {
@@ -244,7 +244,7 @@ class MemoryRecords:
             # What was completed is expired first.
             return None if row.state is State.COMPLETED else (RecordEvent.FORGET, nothing)
 
-        expire: tuple[RecordEvent, Fill] = RecordEvent.EXPIRE, lambda _, left, at: empty(left)
+        expire: tuple[RecordEvent, Fill] = RecordEvent.EXPIRE, lambda _, left, at: tombstone(left)
         expired = self._round(op, now, lambda row: expire)
         forgotten = self._round(op, now, forgetting)
         others = self._outbox.reap(op.limit, now)

@@ -289,6 +289,16 @@ def _erase(op: ops.Erase, row: Row, now: Micros) -> None:
     row.fingerprint, row.fields, row.reason, row.resource = "", b"", "erased", None
 
 
+def tombstone(row: Row) -> None:
+    """Leave a tombstone of an answer past its retention.
+
+    It keeps what refuses other requests, and where the key was used. Nobody has to name fields or
+    the key any more.
+    """
+    empty(row)
+    row.fields, row.resource, row.origin = b"", None, replace(row.origin, key="")
+
+
 def keep(
     row: Row, snapshot: bytes, times: ops.Complete | ops.SettleHappened | Terms, now: Micros
 ) -> None:
@@ -378,8 +388,8 @@ WRITES: Final[dict[type[Write], WriteKind]] = {
         _settle,
         chosen=lambda op, row: RecordEvent.EVICT_FREED if op.free else RecordEvent.EVICT_FORCED,
     ),
-    # A record without a key is already erased.
+    # A record without a fingerprint is already erased.
     ops.Erase: WriteKind(
-        RecordEvent.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.origin.key)
+        RecordEvent.ERASE, _SEEN, _erase, lambda op, row, now: bool(row.fingerprint)
     ),
 }

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from psycopg import pq
 from psycopg.adapt import AdaptersMap
-from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
+from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
 from semel.stores.sql.batching import ColumnWriter, batch_kinds
@@ -17,6 +17,7 @@ TEXT_FORMAT, BINARY = pq.Format.TEXT.value, pq.Format.BINARY.value
 
 BYTEA: Final = 17
 INT8: Final = 20
+INT2: Final = 21
 INT4: Final = 23
 TEXT: Final = 25
 
@@ -45,6 +46,7 @@ class _Loaders:
         self.adapters.register_loader(TEXT, TextBinaryLoader)
         self.adapters.register_loader(INT8, Int8BinaryLoader)
         self.adapters.register_loader(INT4, Int4BinaryLoader)
+        self.adapters.register_loader(INT2, Int2BinaryLoader)
 
 
 LOADERS: Final = _Loaders()

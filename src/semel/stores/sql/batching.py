@@ -13,11 +13,11 @@ from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import operations as ops
-from semel.core.records import Identity, State
+from semel.core.records import ON_LAPSE_NUMBERS, Identity, State
 from semel.core.texts import exact, shown
 from semel.errors import SemelError, StoreCorrupt
 from semel.log import log
-from semel.stores.sql.rows import Row, Rows, record, written
+from semel.stores.sql.rows import COMPLETED, IN_PROGRESS, Row, Rows, record, written
 from semel.stores.sql.statements import Statement, StatementFault, ToStoreError
 
 J = TypeVar("J", bound="BatchJob")
@@ -96,6 +96,7 @@ def _columns(
         **write._asdict(),
         "exact": lambda texts: write.text(_escaped(texts, exact)),
         "shown": lambda texts: write.text(_escaped(texts, shown)),
+        "lapse": lambda choices: write.number([ON_LAPSE_NUMBERS[each] for each in choices]),
     }
     columns = [
         (path.rpartition(".")[2], attrgetter(path), ways[way])
@@ -134,7 +135,7 @@ def _claim_reply(op: ops.Claim, row: Row) -> ops.Claimed | ops.Found | None:
     lease that is past is not granted again: others may already know that it lapsed.
     """
     state, now = row[1], row[13]
-    if state == "in_progress" or state is None:
+    if state == IN_PROGRESS or state is None:
         created_at, leased_until = row[6], row[7]
         if type(created_at) is not int or type(leased_until) is not int or type(now) is not int:
             raise StoreCorrupt("a record that is held came without its times")
@@ -155,7 +156,7 @@ def _read_reply(op: ops.Read | ops.Claim, row: Row) -> ops.Found:
 def _written_reply(op: ops.Complete | ops.Renew, row: Row) -> ops.Written:
     """The reply in a row that holds an identity and the columns of ``complete``."""
     _, state, leased_until, expires_at, now = row
-    if state == "completed" and leased_until is None and type(expires_at) is type(now) is int:
+    if state == COMPLETED and leased_until is None and type(expires_at) is type(now) is int:
         return ops.Applied(State.COMPLETED, now, None, expires_at)  # as nearly all of them
     return written((row[1:],))
 
@@ -166,7 +167,7 @@ def batch_kinds(write: ColumnWriter) -> BatchKinds:
         "data": "identity fence fields request",
         "exact": "fingerprint",
         "shown": "origin.tenant origin.method origin.path origin.key",
-        "text": "on_lapse",
+        "lapse": "on_lapse",
         "leases": "lease",
         "number": "fresh_until terms",
     }

@@ -3,7 +3,7 @@
 A query is ``sent/<dialect>/<name>.sql``. These files are written from ``queries/`` by
 ``python -m tools.queries``, which says how. Here they are only read: of the header the parameters
 that the query ``takes:`` (or the columns of its ``rows:``), and the statements, which have ``;``
-between them. The blanks of a file are for its readers; they are not sent.
+between them. The blanks and comments of a file are for its readers; they are not sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semel.errors import SemelError
 DIALECTS: Final = ("sqlite", "postgresql", "mysql")
 
 _ROOT = files("semel.stores.sql")
-_COMMENT = re.compile(r"--[^\n]*")
+_COMMENT = re.compile(r"--[^\n]*| /\*.*?\*/")
 _TAKES = re.compile(r"^-- (?:takes|rows):(.*(?:\n--   .*)*)$", re.MULTILINE)
 _NOT_A_NAME = re.compile(r"--|\$\d+")
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from semel.core import operations as ops
-from semel.core.records import Micros, OnLapse, Record, State
+from semel.core.records import ON_LAPSE_NUMBERS, Micros, OnLapse, Record, State
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.stores.sql import plans_maintenance
@@ -53,7 +53,7 @@ def _described(op: ops.Claim | ops.Accept) -> dict[str, object]:
         "method": method,
         "path": path,
         "key": key,
-        "on_lapse": op.on_lapse.value,
+        "on_lapse": ON_LAPSE_NUMBERS[op.on_lapse],
         "fresh_until": op.fresh_until,
         "request": op.request,
         "terms": op.terms,
@@ -192,17 +192,16 @@ _WRITES: Final[Mapping[type[ops.StoreOperation[Any]], tuple[str, tuple[str, ...]
     ops.SettleAbsent: ("settle_absent", (*_SETTLED, "retention", "journal"), _FAILED),
     ops.SettleCall: ("settle_call", (*_SETTLED, "journal"), _IN_PROGRESS),
     ops.Evict: ("evict", ("seen", *_ACT), _gone),
-    ops.Erase: ("erase", ("seen", "nothing", *_ACT), _erased),
+    ops.Erase: ("erase", ("seen", *_ACT), _erased),
 }
 """Query, parameters, and when it is done."""
 
 _MADE: Final[Mapping[str, Callable[[Any], object]]] = {
-    "on_lapse": lambda op: op.on_lapse.value,
+    "on_lapse": lambda op: ON_LAPSE_NUMBERS[op.on_lapse],
     "reason": lambda op: None if op.reason is None else shown(op.reason),
     "evidence": lambda op: shown(op.act.line),
     "actor": lambda op: shown(op.act.by),
     "why": lambda op: shown(op.act.reason),
-    "nothing": lambda op: b"",
 }
 """Parameters that are not a field of the operation as it is."""
 

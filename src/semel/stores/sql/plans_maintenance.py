@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from json import dumps
 from typing import Any, Final
 
 from semel.core import operations as ops
 from semel.core.operations.maintenance import Work
-from semel.core.records import Identity, State
+from semel.core.records import DUTY_NUMBERS, STATE_NUMBERS, Identity, State
 from semel.core.states import RecordEvent
 from semel.core.texts import exact, indexed, shown
 from semel.errors import ConfigurationError, StoreUnavailable
@@ -17,10 +18,10 @@ from semel.stores.sql import rows as read
 from semel.stores.sql.rows import Rows, now_in
 from semel.stores.sql.statements import Plan, Statement, act_params, clock_of, names
 
-DUTIES: Final[Mapping[Work, str]] = {
-    Work.PENDING: "run",
-    Work.LAPSED: "resume",
-    Work.UNKNOWN: "ask",
+DUTIES: Final[Mapping[Work, int]] = {
+    Work.PENDING: DUTY_NUMBERS["run"],
+    Work.LAPSED: DUTY_NUMBERS["resume"],
+    Work.UNKNOWN: DUTY_NUMBERS["ask"],
 }
 
 LAPSED_TO: Final[Mapping[State, RecordEvent]] = {
@@ -50,6 +51,11 @@ def _page(op: Any) -> dict[str, object]:
     return {"after": b"" if op.after is None else op.after, "limit": op.limit}
 
 
+def _states(op: ops.Browse | ops.Scan) -> str:
+    """The parameter that ``{in_states}`` compares with."""
+    return dumps([STATE_NUMBERS[state] for state in op.states])
+
+
 def _until(rows: Rows, limit: int) -> Identity | None:
     """How far a page looked; None: to the end."""
     return Identity(rows[-1][0]) if rows and len(rows) >= limit else None
@@ -73,14 +79,14 @@ def _count_due(op: ops.CountDue) -> Plan[ops.Waiting]:
 
 
 def _browse(op: ops.Browse) -> Plan[ops.DueRecords]:
-    params = {**_page(op), "names": names([*op.states]), "dead": int(op.dead)}
+    params = {**_page(op), "names": _states(op), "dead": int(op.dead)}
     rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
     return ops.DueRecords(tuple(map(read.case, rows)), (yield from clock_of(rows)))
 
 
 def _scan(op: ops.Scan) -> Plan[ops.Scanned]:
     if {*op.states} <= UNSETTLED:
-        rows = yield Statement("scan_unsettled", {**_page(op), "names": names([*op.states])})
+        rows = yield Statement("scan_unsettled", {**_page(op), "names": _states(op)})
     else:
         rows = yield Statement("scan", _page(op))
     page = [read.glimpse(row) for row in rows]

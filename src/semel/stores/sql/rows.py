@@ -1,7 +1,8 @@
 """Rows into replies. What cannot be true is StoreCorrupt: the request fails closed.
 
 A layout names the columns of a row in their order; ``?``: it may be NULL. What a column must hold
-follows from its name (`_CHECKS`), and is text where nothing else is said.
+follows from its name (`_CHECKS`), and is text where nothing else is said. States and what becomes
+of a lapsed lease are numbers in SQL (`core/records.py`) and words in Redis.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from semel.core import terms
 from semel.core.operations.audit import AuditEntry, Belonging, Exhibit
 from semel.core.operations.requests import Applied
 from semel.core.records import (
+    ON_LAPSE_NUMBERS,
+    STATE_NUMBERS,
     Case,
     Effect,
     Glimpse,
@@ -30,9 +33,17 @@ Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
 Check: TypeAlias = Callable[[object, str], object]
 
-_STATES = {state.value: state for state in State}
-_ON_LAPSE = {choice.value: choice for choice in OnLapse}
+_STATES: dict[object, State] = {
+    **{number: state for state, number in STATE_NUMBERS.items()},
+    **{state.value: state for state in State},
+}
+_ON_LAPSE: dict[object, OnLapse] = {
+    **{number: choice for choice, number in ON_LAPSE_NUMBERS.items()},
+    **{choice.value: choice for choice in OnLapse},
+}
 _COMPLETED = State.COMPLETED
+COMPLETED: Final = STATE_NUMBERS[State.COMPLETED]
+IN_PROGRESS: Final = STATE_NUMBERS[State.IN_PROGRESS]
 _UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
 _AWAITED = (State.PENDING, State.IN_PROGRESS)
 
@@ -67,14 +78,14 @@ def _bytes(value: object, column: str) -> bytes:
 
 
 def _state(value: object, column: str) -> State:
-    if isinstance(value, str) and value in _STATES:
-        return _STATES[value]
+    if isinstance(value, int | str) and (state := _STATES.get(value)):
+        return state
     raise StoreCorrupt("a record has a state that does not exist")
 
 
 def _on_lapse(value: object, column: str) -> OnLapse:
-    if isinstance(value, str) and value in _ON_LAPSE:
-        return _ON_LAPSE[value]
+    if isinstance(value, int | str) and (choice := _ON_LAPSE.get(value)):
+        return choice
     raise StoreCorrupt("a record has an on_lapse that does not exist")
 
 
@@ -115,15 +126,15 @@ class Layout:
 
 
 _RECORD: Final = Layout(
-    "identity state fence fingerprint fields on_lapse created_at leased_until? expires_at? "
+    "identity state fence fingerprint fields? on_lapse created_at leased_until? expires_at? "
     "forget_at? snapshot? reason? retired_at?"
 )
 _OF_CASE: Final = Layout(
-    "tenant method path key request? journal? resource? tries due_at? said? now"
+    "tenant method path key request? journal? resource? tries? due_at? said? now"
 )
 _GLIMPSE: Final = Layout(
     "identity state on_lapse tenant method path key created_at leased_until? expires_at? "
-    "forget_at? due_at? tries reason? size? said? now"
+    "forget_at? due_at? tries? reason? size? said? now"
 )
 _EFFECT: Final = Layout(
     "key identity? name payload order? tries created_at error? dead_at? delivered_at? "
@@ -154,7 +165,7 @@ def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
 
 
 _ANSWERED = (
-    *(bytes, str, bytes, str, bytes, str, int, type(None), int, int, bytes),
+    *(bytes, int, bytes, str, bytes, int, int, type(None), int, int, bytes),
     *(type(None), type(None)),
 )
 """What the columns of a completed record hold, as nearly all that are read."""
@@ -163,7 +174,7 @@ _ANSWERED = (
 def record(row: Row) -> Record:
     """A record from the first thirteen columns."""
     row = row[:13]
-    if row[1] == "completed" and tuple(map(type, row)) == _ANSWERED:
+    if row[1] == COMPLETED and tuple(map(type, row)) == _ANSWERED:
         name, _, fence, mark, fields, lapse, made, _, ends, forgotten, answer, _, _ = row
         on = _ON_LAPSE.get(lapse)
         if on is not None and len(name) == 32 and len(fence) == 16:  # else see what is wrong
@@ -171,7 +182,9 @@ def record(row: Row) -> Record:
             return Record(
                 name, done, fence, mark, fields, on, made, None, ends, forgotten, answer, None
             )
-    found = Record(*_RECORD.read(row))
+    cells = _RECORD.read(row)
+    cells[4] = cells[4] or b""  # an expired one has no digests
+    found = Record(*cells)
     # What no sequence of operations leads to; acting on it could free a key, or never free it.
     if found.state in _AWAITED and found.leased_until is None:
         raise StoreCorrupt("a record is in progress or pending without an end of its time")
@@ -190,7 +203,7 @@ def case(row: Row) -> Case:
     found = record(row)
     origin, due = Origin(tenant, method, path, key), due_at(found, due)
     agreed = None if said is None else terms.read(said)
-    return Case(found, origin, request, journal, resource, tries, due, agreed)
+    return Case(found, origin, request, journal, resource, tries or 0, due, agreed)
 
 
 def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
@@ -215,7 +228,7 @@ def glimpse(row: Row) -> Glimpse:
         expires_at,
         forget_at,
         next_look(state, *times),
-        tries,
+        tries or 0,
         reason,
         size,
         None if said is None else terms.read(said),

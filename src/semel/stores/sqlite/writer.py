@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from semel.core.operations.requests import Applied, Claim, Claimed, Complete, StoreOperation
-from semel.core.records import Identity, Micros, OnLapse, Record, State
+from semel.core.records import (
+    DUTY_NUMBERS,
+    ON_LAPSE_NUMBERS,
+    Identity,
+    Micros,
+    OnLapse,
+    Record,
+    State,
+)
 from semel.core.texts import described, shown
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
@@ -38,7 +46,8 @@ SIZES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # which takes longer than to copy and bind it.
 _LOOK: Final = file.TEXTS["look"].replace(":identity", "?")
 _ON_LAPSE: Final = {
-    choice: (choice.value, "resume" if choice is OnLapse.RESUME else "lease") for choice in OnLapse
+    choice: (number, DUTY_NUMBERS["resume" if choice is OnLapse.RESUME else "lease"])
+    for choice, number in ON_LAPSE_NUMBERS.items()
 }
 """The column values: the choice itself, and who acts when the lease has run out."""
 

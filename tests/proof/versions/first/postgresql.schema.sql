@@ -3,54 +3,61 @@
 --
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
 -- completions write this index was measured against leaving it for the sweeper to write: see "One
--- index for all that is due" in docs/contributing/decisions.md. Renewals do leave it alone. The
--- fillfactor leaves room for the new versions on the page.
+-- index for all that is due" in docs/contributing/decisions.md. Renewals do leave it alone.
+-- What never changes comes first: of a new version on the same page the log has only what follows.
 CREATE TABLE semel_record (
-    identity     bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
-    state        text NOT NULL CHECK (state IN ('pending', 'in_progress', 'completed',
-                                                'failed_retryable', 'unknown', 'expired')),
-    fence        bytea NOT NULL CHECK (octet_length(fence) = 16),
-    fingerprint  text NOT NULL,
-    fields       bytea NOT NULL,
-    tenant       text NOT NULL,
-    method       text NOT NULL,
-    path         text NOT NULL,
-    key          text NOT NULL,
-    on_lapse     text NOT NULL CHECK (on_lapse IN ('unknown', 'release', 'resume')),
+    created_at   bigint NOT NULL,
     -- Of semel_terms. No foreign key: a claim would lock that row, which all claims share.
     terms        bigint NOT NULL,
-    created_at   bigint NOT NULL,
-    leased_until bigint,
-    expires_at   bigint,
-    forget_at    bigint,
-    -- lease: the sweeper's; resume: the completer's; run: the worker's, and past the deadline the
-    -- abandoner's; ask: the reconciler's; expire, forget: the reaper's.
-    duty         text NOT NULL CHECK (duty IN ('lease', 'resume', 'run', 'ask', 'expire',
-                                               'forget')),
+    -- 1 unknown, 2 release, 3 resume.
+    on_lapse     smallint NOT NULL CHECK (on_lapse BETWEEN 1 AND 3),
+    identity     bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
+    fence        bytea NOT NULL CHECK (octet_length(fence) = 16),
+    fingerprint  text NOT NULL,
+    -- Digests of the request, while its answer is kept.
+    fields       bytea,
+    tenant       text NOT NULL,
+    -- Empty: those of its route, in semel_terms.
+    method       text NOT NULL,
+    path         text NOT NULL,
+    -- Empty in a tombstone.
+    key          text NOT NULL,
+    -- 1 pending, 2 in_progress, 3 completed, 4 failed_retryable, 5 unknown, 6 expired.
+    state        smallint NOT NULL CHECK (state BETWEEN 1 AND 6),
+    -- Who looks at it next: 1 lease: the sweeper; 2 resume: the completer; 3 run: the worker, and past
+    -- the deadline the abandoner; 4 ask: the reconciler; 5 expire, 6 forget: the reaper.
+    duty         smallint NOT NULL CHECK (duty BETWEEN 1 AND 6),
+    -- When somebody must look at it next. Of a completed record that is when it expires, of a released
+    -- or expired one when it is forgotten. Only a dead letter has none.
     due_at       bigint,
-    tries        integer NOT NULL DEFAULT 0,
+    leased_until bigint,
+    -- Only of a completed record: when it is forgotten. Only of an expired one: when it expired.
+    forget_at    bigint,
+    expires_at   bigint,
     -- Only of a deferred request: how long it may wait to be run, and until when.
     patience     bigint,
     abandon_at   bigint,
     retired_at   bigint,
+    -- How often a probe was asked.
+    tries        integer,
     resource     text,
     request      bytea,
     journal      bytea,
-    snapshot     bytea,
     reason       text,
+    snapshot     bytea,
     -- A lease that cannot end would hold its key for ever.
-    CHECK (state NOT IN ('in_progress', 'pending') OR leased_until IS NOT NULL),
+    CHECK (state NOT IN (1, 2) OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
-    CHECK (state NOT IN ('pending', 'in_progress', 'unknown')
-           OR (expires_at IS NULL AND forget_at IS NULL)),
+    CHECK (state NOT IN (1, 2, 5)
+           OR (expires_at IS NULL AND forget_at IS NULL AND duty NOT IN (5, 6))),
     -- An answer is kept as long as it is promised.
-    CHECK (state <> 'completed' OR (snapshot IS NOT NULL AND expires_at IS NOT NULL)),
+    CHECK (state <> 3 OR (snapshot IS NOT NULL AND forget_at IS NOT NULL AND duty = 5)),
     -- What is to be run later can be run, and is given up some day.
-    CHECK (state <> 'pending'
+    CHECK (state <> 1
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
     -- Only a dead letter is looked at by nobody.
-    CHECK (due_at IS NOT NULL OR state = 'unknown')
-) WITH (fillfactor = 90);
+    CHECK (due_at IS NOT NULL OR state = 5)
+);
 
 CREATE INDEX semel_record_due ON semel_record (duty, due_at);
 
@@ -77,6 +84,38 @@ CREATE TABLE semel_terms (
     tombstone   bigint NOT NULL,
     said        text NOT NULL
 );
+
+-- Records for people: words for numbers, times in UTC, and the place of a request spelled out.
+CREATE VIEW semel_records AS
+SELECT
+    encode(record.identity, 'hex') AS identity,
+    CASE record.state WHEN 1 THEN 'pending' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'completed'
+        WHEN 4 THEN 'failed_retryable' WHEN 5 THEN 'unknown' WHEN 6 THEN 'expired' END AS state,
+    CASE record.duty WHEN 1 THEN 'lease' WHEN 2 THEN 'resume' WHEN 3 THEN 'run'
+        WHEN 4 THEN 'ask' WHEN 5 THEN 'expire' WHEN 6 THEN 'forget' END AS duty,
+    CASE record.on_lapse WHEN 1 THEN 'unknown' WHEN 2 THEN 'release' WHEN 3 THEN 'resume'
+        END AS on_lapse,
+    terms.application AS application,
+    terms.route AS route,
+    record.tenant AS tenant,
+    CASE WHEN record.method = '' THEN split_part(terms.route, ' ', 1)
+        ELSE record.method END AS method,
+    CASE WHEN record.method = '' THEN split_part(terms.route, ' ', 2) ELSE record.path END AS path,
+    record.key,
+    to_timestamp(record.created_at / 1000000.0) AS created_at,
+    to_timestamp(record.leased_until / 1000000.0) AS leased_until,
+    to_timestamp(CASE WHEN record.state = 3 THEN record.due_at
+        ELSE record.expires_at END / 1000000.0) AS expires_at,
+    to_timestamp(CASE WHEN record.state IN (4, 6) THEN record.due_at
+        ELSE record.forget_at END / 1000000.0) AS forget_at,
+    to_timestamp(record.due_at / 1000000.0) AS due_at,
+    to_timestamp(record.retired_at / 1000000.0) AS retired_at,
+    COALESCE(record.tries, 0) AS tries,
+    record.reason,
+    record.resource AS resource,
+    octet_length(record.snapshot) AS answer_bytes
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms;
 
 -- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
 -- NULL.

@@ -4,34 +4,39 @@
 -- An ordinary rowid table with a unique index on the identity: rows carry snapshots of any size,
 -- which would make the tree of a WITHOUT ROWID table deep and its random inserts slow.
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on.
--- Its rules compare with one text after the other. For each list of three or more after IN, SQLite
+-- Its rules compare with one number after the other. For each list of three or more after IN, SQLite
 -- would fill a temporary table anew for every row it checks: half of the cost of a write.
 CREATE TABLE semel_record (
     identity     BLOB PRIMARY KEY NOT NULL CHECK (length(identity) = 32),
-    state        TEXT NOT NULL CHECK (state = 'in_progress' OR state = 'completed'
-                                      OR state = 'pending' OR state = 'failed_retryable'
-                                      OR state = 'unknown' OR state = 'expired'),
     fence        BLOB NOT NULL CHECK (length(fence) = 16),
     fingerprint  TEXT NOT NULL,
-    fields       BLOB NOT NULL,
+    -- Digests of the request, while its answer is kept.
+    fields       BLOB,
     tenant       TEXT NOT NULL,
+    -- Empty: those of its route, in semel_terms.
     method       TEXT NOT NULL,
     path         TEXT NOT NULL,
+    -- Empty in a tombstone.
     key          TEXT NOT NULL,
-    on_lapse     TEXT NOT NULL CHECK (on_lapse = 'unknown' OR on_lapse = 'release'
-                                         OR on_lapse = 'resume'),
+    created_at   INTEGER NOT NULL,
     -- Of semel_terms. No foreign key: a claim should not have to look there.
     terms        INTEGER NOT NULL,
-    created_at   INTEGER NOT NULL,
-    leased_until INTEGER,
-    expires_at   INTEGER,
-    forget_at    INTEGER,
-    -- lease: the sweeper's; resume: the completer's; run: the worker's, and past the deadline the
-    -- abandoner's; ask: the reconciler's; expire, forget: the reaper's.
-    duty         TEXT NOT NULL CHECK (duty = 'lease' OR duty = 'expire' OR duty = 'resume'
-                                     OR duty = 'run' OR duty = 'ask' OR duty = 'forget'),
+    -- 1 unknown, 2 release, 3 resume.
+    on_lapse     INTEGER NOT NULL CHECK (on_lapse BETWEEN 1 AND 3),
+    -- 1 pending, 2 in_progress, 3 completed, 4 failed_retryable, 5 unknown, 6 expired.
+    state        INTEGER NOT NULL CHECK (state BETWEEN 1 AND 6),
+    -- Who looks at it next: 1 lease: the sweeper; 2 resume: the completer; 3 run: the worker, and past
+    -- the deadline the abandoner; 4 ask: the reconciler; 5 expire, 6 forget: the reaper.
+    duty         INTEGER NOT NULL CHECK (duty BETWEEN 1 AND 6),
+    -- How often a probe was asked.
+    tries        INTEGER,
+    -- When somebody must look at it next. Of a completed record that is when it expires, of a released
+    -- or expired one when it is forgotten. Only a dead letter has none.
     due_at       INTEGER,
-    tries        INTEGER NOT NULL DEFAULT 0,
+    leased_until INTEGER,
+    -- Only of a completed record: when it is forgotten. Only of an expired one: when it expired.
+    forget_at    INTEGER,
+    expires_at   INTEGER,
     -- Only of a deferred request: how long it may wait to be run, and until when.
     patience     INTEGER,
     abandon_at   INTEGER,
@@ -39,20 +44,20 @@ CREATE TABLE semel_record (
     resource     TEXT,
     request      BLOB,
     journal      BLOB,
-    snapshot     BLOB,
     reason       TEXT,
+    snapshot     BLOB,
     -- A lease that cannot end would hold its key for ever.
-    CHECK (state NOT IN ('in_progress', 'pending') OR leased_until IS NOT NULL),
+    CHECK ((state <> 1 AND state <> 2) OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
-    CHECK ((state <> 'pending' AND state <> 'in_progress' AND state <> 'unknown')
-           OR (expires_at IS NULL AND forget_at IS NULL)),
+    CHECK ((state <> 1 AND state <> 2 AND state <> 5)
+           OR (expires_at IS NULL AND forget_at IS NULL AND duty < 5)),
     -- An answer is kept as long as it is promised.
-    CHECK (state <> 'completed' OR (snapshot IS NOT NULL AND expires_at IS NOT NULL)),
+    CHECK (state <> 3 OR (snapshot IS NOT NULL AND forget_at IS NOT NULL AND duty = 5)),
     -- What is to be run later can be run, and is given up some day.
-    CHECK (state <> 'pending'
+    CHECK (state <> 1
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
     -- Only a dead letter is looked at by nobody.
-    CHECK (due_at IS NOT NULL OR state = 'unknown')
+    CHECK (due_at IS NOT NULL OR state = 5)
 ) STRICT;
 
 CREATE INDEX semel_record_due ON semel_record (duty, due_at);
@@ -76,6 +81,39 @@ CREATE TABLE semel_terms (
     tombstone   INTEGER NOT NULL,
     said        TEXT NOT NULL
 ) STRICT;
+
+-- Records for people: words for numbers, times in UTC, and the place of a request spelled out.
+CREATE VIEW semel_records AS
+SELECT
+    lower(hex(record.identity)) AS identity,
+    CASE record.state WHEN 1 THEN 'pending' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'completed'
+        WHEN 4 THEN 'failed_retryable' WHEN 5 THEN 'unknown' WHEN 6 THEN 'expired' END AS state,
+    CASE record.duty WHEN 1 THEN 'lease' WHEN 2 THEN 'resume' WHEN 3 THEN 'run'
+        WHEN 4 THEN 'ask' WHEN 5 THEN 'expire' WHEN 6 THEN 'forget' END AS duty,
+    CASE record.on_lapse WHEN 1 THEN 'unknown' WHEN 2 THEN 'release' WHEN 3 THEN 'resume'
+        END AS on_lapse,
+    terms.application AS application,
+    terms.route AS route,
+    record.tenant AS tenant,
+    CASE WHEN record.method = '' THEN substr(terms.route, 1, instr(terms.route, ' ') - 1)
+        ELSE record.method END AS method,
+    CASE WHEN record.method = '' THEN substr(terms.route, instr(terms.route, ' ') + 1)
+        ELSE record.path END AS path,
+    record.key,
+    strftime('%Y-%m-%d %H:%M:%f', record.created_at / 1000000.0, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', record.leased_until / 1000000.0, 'unixepoch') AS leased_until,
+    strftime('%Y-%m-%d %H:%M:%f', CASE WHEN record.state = 3 THEN record.due_at
+        ELSE record.expires_at END / 1000000.0, 'unixepoch') AS expires_at,
+    strftime('%Y-%m-%d %H:%M:%f', CASE WHEN record.state IN (4, 6) THEN record.due_at
+        ELSE record.forget_at END / 1000000.0, 'unixepoch') AS forget_at,
+    strftime('%Y-%m-%d %H:%M:%f', record.due_at / 1000000.0, 'unixepoch') AS due_at,
+    strftime('%Y-%m-%d %H:%M:%f', record.retired_at / 1000000.0, 'unixepoch') AS retired_at,
+    COALESCE(record.tries, 0) AS tries,
+    record.reason,
+    record.resource AS resource,
+    length(record.snapshot) AS answer_bytes
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms;
 
 -- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
 -- NULL.

@@ -4,14 +4,14 @@
 -- takes: identity seen by why
 -- gives: as every write
 -- why: the identity alone refuses a second run. It is forgotten when it would have been. One without
---      a key was erased before.
+--      a fingerprint was erased before.
 local found = look()
 if not found then return lost() end
 local settled = found.state == 'completed' or found.state == 'failed_retryable'
   or found.state == 'expired'
 if settled and found.fence == ARGV[2] then
-  local method, key = string.match(origin(found), '^%Z*%z%Z*%z(%Z*)%z%Z*%z(%Z*)%z')
-  if key ~= '' then
+  local fingerprint, method = string.match(origin(found), '^(%Z*)%z%Z*%z(%Z*)%z')
+  if fingerprint ~= '' then
     audit(found, 'erase', 'expired', ARGV[3], ARGV[4])
     change(found, {
       state = 'expired', snapshot = false, request = false, journal = false, resource = false,

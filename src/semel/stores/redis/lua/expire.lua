@@ -7,6 +7,7 @@
 local found = look()
 if not found or found.state ~= 'completed' or found.expires_at > now then return {0, now} end
 change(found, {
-  state = 'expired', snapshot = false, request = false, journal = false,
+  state = 'expired', snapshot = false, request = false, journal = false, resource = false,
+  origin = string.match(origin(found), '^%Z*%z%Z*%z%Z*%z%Z*%z') .. '\0',
 }, 'forget', found.forget_at)
 return applied()

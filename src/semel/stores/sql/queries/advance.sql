@@ -5,5 +5,5 @@
 -- why: asked again it writes the same journal again.
 UPDATE semel_record
 SET journal = :journal
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, {now}
+WHERE identity = :identity AND fence = :fence AND state = {in_progress}
+RETURNING state, leased_until, {expires_at}, {now}

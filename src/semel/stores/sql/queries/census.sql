@@ -9,6 +9,6 @@ WITH page AS (
     WHERE identity > :after
     ORDER BY identity LIMIT :limit
 )
-SELECT tenant, count(CASE WHEN state <> 'expired' THEN 1 END), count(*),
+SELECT tenant, count(CASE WHEN state <> {expired} THEN 1 END), count(*),
        (SELECT identity FROM page ORDER BY identity DESC LIMIT 1), {now}
 FROM page GROUP BY tenant

@@ -7,19 +7,19 @@ SELECT terms.application, terms.route, count(*), {now}
 FROM (
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'run' AND due_at <= (SELECT {now}) AND leased_until > {now}
+        WHERE duty = {duty.run} AND due_at <= (SELECT {now}) AND leased_until > {now}
         LIMIT :limit
     ) AS run
     UNION ALL
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'resume' AND due_at <= (SELECT {now}) AND leased_until <= {now}
+        WHERE duty = {duty.resume} AND due_at <= (SELECT {now}) AND leased_until <= {now}
         LIMIT :limit
     ) AS resume
     UNION ALL
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'ask' AND due_at <= (SELECT {now})
+        WHERE duty = {duty.ask} AND due_at <= (SELECT {now})
         LIMIT :limit
     ) AS ask
 ) AS due

@@ -4,15 +4,15 @@
 -- why: what is pending past its deadline is the abandoner's, not the worker's. What is of another
 --      application, or of a route that the asker does not know, must not fill its list.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
-       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.on_lapse, record.created_at, record.leased_until, {expires_at},
+       {forget_at}, record.snapshot, record.reason, record.retired_at, record.tenant,
        record.method, record.path, record.key, record.request, record.journal, record.resource,
        record.tries, record.due_at, terms.said, {now}
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty = :duty AND record.due_at <= (SELECT {now})
-  AND (record.state <> 'pending' OR record.leased_until > {now})
-  AND (record.state <> 'in_progress' OR record.leased_until <= {now})
+  AND (record.state <> {pending} OR record.leased_until > {now})
+  AND (record.state <> {in_progress} OR record.leased_until <= {now})
   AND (CAST(:all AS bigint) = 1
        OR (terms.application = CAST(:application AS text) AND terms.route {among}))
 ORDER BY record.due_at LIMIT :limit

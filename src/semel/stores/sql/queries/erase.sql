@@ -1,14 +1,15 @@
 -- erase: a settled record says nothing any more; that its key was used stays remembered.
 -- event: erase
 -- audits: erase expired
--- takes: identity seen nothing
+-- takes: identity seen
 -- gives: state, leased_until, expires_at, now; no row when refused or already done
 -- why: the identity alone refuses a second run. It is forgotten when it would have been. One without
---      a key was erased before.
+--      a fingerprint was erased before.
 UPDATE semel_record
-SET state = 'expired', snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    reason = 'erased', fingerprint = '', fields = :nothing, tenant = '', path = '', key = '',
-    duty = 'forget', due_at = forget_at
-WHERE identity = :identity AND fence = :seen AND key <> ''
-  AND state IN ('completed', 'failed_retryable', 'expired')
-RETURNING state, leased_until, expires_at, {now}
+SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
+    fingerprint = '', fields = NULL, tenant = '', path = '', key = '',
+    expires_at = {expires_at}, due_at = {forget_at}, forget_at = NULL, duty = {duty.forget},
+    state = {expired}
+WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+  AND state IN ({completed}, {failed_retryable}, {expired})
+RETURNING state, leased_until, {expires_at}, {now}

@@ -6,5 +6,5 @@
 -- why: only settled states; what is in flight or unknown needs other means.
 DELETE FROM semel_record
 WHERE identity = :identity AND fence = :seen
-  AND state IN ('completed', 'failed_retryable', 'expired')
-RETURNING CAST(NULL AS TEXT), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), {now}
+  AND state IN ({completed}, {failed_retryable}, {expired})
+RETURNING CAST(NULL AS smallint), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), {now}

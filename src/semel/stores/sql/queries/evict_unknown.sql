@@ -5,8 +5,8 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: a tombstone answers later tries with "not executed again" instead of running them.
 UPDATE semel_record
-SET state = 'expired', fence = :fence, snapshot = NULL, request = NULL, journal = NULL,
-    leased_until = NULL, expires_at = {now}, forget_at = {now} + :tombstone, reason = :reason,
-    duty = 'forget', due_at = {now} + :tombstone
-WHERE identity = :identity AND fence = :seen AND state = 'unknown'
-RETURNING state, leased_until, expires_at, {now}
+SET state = {expired}, fence = :fence, snapshot = NULL, request = NULL, journal = NULL,
+    leased_until = NULL, expires_at = {now}, reason = :reason,
+    duty = {duty.forget}, due_at = {now} + :tombstone
+WHERE identity = :identity AND fence = :seen AND state = {unknown}
+RETURNING state, leased_until, {expires_at}, {now}

@@ -7,4 +7,4 @@
 SELECT {now}, record.snapshot
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record
-    ON record.identity = :identity AND record.fence = :fence AND record.state = 'completed'
+    ON record.identity = :identity AND record.fence = :fence AND record.state = {completed}

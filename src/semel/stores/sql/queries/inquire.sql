@@ -4,6 +4,6 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: the number of tries is compared, so that of two reconcilers one asks.
 UPDATE semel_record
-SET tries = tries + 1, due_at = {now} + :again_in
-WHERE identity = :identity AND fence = :seen AND state = 'unknown' AND tries = :tries
-RETURNING state, leased_until, expires_at, {now}
+SET tries = COALESCE(tries, 0) + 1, due_at = {now} + :again_in
+WHERE identity = :identity AND fence = :seen AND state = {unknown} AND COALESCE(tries, 0) = :tries
+RETURNING state, leased_until, {expires_at}, {now}

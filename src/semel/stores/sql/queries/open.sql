@@ -5,5 +5,5 @@
 -- why: the record stays in_progress: if the stream breaks off, the receipt is evidence.
 UPDATE semel_record
 SET snapshot = :snapshot
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, {now}
+WHERE identity = :identity AND fence = :fence AND state = {in_progress}
+RETURNING state, leased_until, {expires_at}, {now}

@@ -5,10 +5,10 @@
 --      lapsed must not be looked at in every round.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'lease' AND due_at <= (SELECT {now}) AND leased_until > {now}
+    WHERE duty = {duty.lease} AND due_at <= (SELECT {now}) AND leased_until > {now}
     ORDER BY due_at LIMIT :limit {locked}
 )
 UPDATE semel_record
 SET due_at = leased_until
-WHERE identity {chosen} AND duty = 'lease' AND state = 'in_progress'
+WHERE identity {chosen} AND duty = {duty.lease} AND state = {in_progress}
 RETURNING {now}

@@ -7,16 +7,14 @@
 --      put back is due no later than its deadline, where the abandoner looks.
 UPDATE semel_record
 SET state = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
-                 THEN 'failed_retryable' ELSE 'pending' END,
+                 THEN {failed_retryable} ELSE {pending} END,
     duty = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
-                THEN 'forget' ELSE 'run' END,
+                THEN {duty.forget} ELSE {duty.run} END,
     due_at = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
                   THEN {now} + :retention
                   WHEN {now} + CAST(:requeue AS bigint) < abandon_at
                   THEN {now} + CAST(:requeue AS bigint) ELSE abandon_at END,
-    forget_at = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
-                     THEN {now} + :retention END,
     leased_until = CASE WHEN CAST(:requeue AS bigint) IS NULL THEN NULL ELSE abandon_at END,
     snapshot = NULL, reason = :reason
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, {now}
+WHERE identity = :identity AND fence = :fence AND state = {in_progress}
+RETURNING state, leased_until, {expires_at}, {now}

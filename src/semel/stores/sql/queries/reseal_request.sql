@@ -5,4 +5,4 @@
 UPDATE semel_record
 SET request = :new
 WHERE identity = :identity AND fence = :seen AND request = :old
-RETURNING state, leased_until, expires_at, {now}
+RETURNING state, leased_until, {expires_at}, {now}

@@ -5,4 +5,4 @@
 UPDATE semel_record
 SET snapshot = :new
 WHERE identity = :identity AND fence = :seen AND snapshot = :old
-RETURNING state, leased_until, expires_at, {now}
+RETURNING state, leased_until, {expires_at}, {now}

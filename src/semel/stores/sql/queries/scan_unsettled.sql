@@ -3,10 +3,10 @@
 -- gives: glimpses and now, in the order of identities
 -- why: they are few among many; their duties say so to the database, which then need not read all.
 SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
-       record.key, record.created_at, record.leased_until, record.expires_at, record.forget_at,
+       record.key, record.created_at, record.leased_until, {expires_at}, {forget_at},
        record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said, {now}
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
-WHERE record.duty IN ('lease', 'resume', 'run', 'ask')
-  AND record.state {among} AND record.identity > :after
+WHERE record.duty IN ({duty.lease}, {duty.resume}, {duty.run}, {duty.ask})
+  AND record.state {in_states} AND record.identity > :after
 ORDER BY record.identity LIMIT :limit

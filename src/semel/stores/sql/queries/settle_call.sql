@@ -5,7 +5,7 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: the lease is past from the start: whoever comes next, a request or the completer, resumes it.
 UPDATE semel_record
-SET state = 'in_progress', fence = :fence, journal = :journal, leased_until = {now},
-    duty = 'resume', due_at = {now}, tries = 0, snapshot = NULL, reason = :evidence
-WHERE identity = :identity AND fence = :seen AND state = 'unknown' AND on_lapse = 'resume'
-RETURNING state, leased_until, expires_at, {now}
+SET state = {in_progress}, fence = :fence, journal = :journal, leased_until = {now},
+    duty = {duty.resume}, due_at = {now}, tries = NULL, snapshot = NULL, reason = :evidence
+WHERE identity = :identity AND fence = :seen AND state = {unknown} AND on_lapse = {lapse.resume}
+RETURNING state, leased_until, {expires_at}, {now}

@@ -5,7 +5,7 @@
 -- why: the fence stays, so that the holder's late result can still complete the record; there is no
 --      expiry, so that it never becomes free by time. Nobody to be asked: due never, a dead letter.
 UPDATE semel_record
-SET state = 'unknown', leased_until = NULL, reason = :reason, tries = 0, duty = 'ask',
+SET state = {unknown}, leased_until = NULL, reason = :reason, tries = NULL, duty = {duty.ask},
     due_at = {now} + :probe_after
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, {now}
+WHERE identity = :identity AND fence = :fence AND state = {in_progress}
+RETURNING state, leased_until, {expires_at}, {now}

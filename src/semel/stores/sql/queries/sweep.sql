@@ -9,22 +9,21 @@
 --      remembered say its own terms; where they are missing its next request lapses it.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'lease' AND due_at <= (SELECT {now}) AND leased_until <= {now}
-      AND (on_lapse <> 'release' OR patience IS NOT NULL
+    WHERE duty = {duty.lease} AND due_at <= (SELECT {now}) AND leased_until <= {now}
+      AND (on_lapse <> {lapse.release} OR patience IS NOT NULL
            OR terms IN (SELECT id FROM semel_terms))
     ORDER BY due_at LIMIT :limit {locked}
 )
 UPDATE semel_record
-SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
-                 WHEN patience IS NULL THEN 'failed_retryable' ELSE 'pending' END,
-    duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
-                WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
-    due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN {now} + {retention}
-                  WHEN on_lapse = 'release' AND abandon_at < {now} THEN abandon_at
+SET state = CASE WHEN on_lapse <> {lapse.release} THEN {unknown}
+                 WHEN patience IS NULL THEN {failed_retryable} ELSE {pending} END,
+    duty = CASE WHEN on_lapse <> {lapse.release} THEN {duty.ask}
+                WHEN patience IS NULL THEN {duty.forget} ELSE {duty.run} END,
+    due_at = CASE WHEN on_lapse = {lapse.release} AND patience IS NULL THEN {now} + {retention}
+                  WHEN on_lapse = {lapse.release} AND abandon_at < {now} THEN abandon_at
                   ELSE {now} END,
-    forget_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN {now} + {retention} END,
-    leased_until = CASE on_lapse WHEN 'release' THEN abandon_at END,
-    snapshot = CASE on_lapse WHEN 'release' THEN NULL ELSE snapshot END,
-    tries = 0, reason = 'the lease ran out'
-WHERE identity {chosen} AND state = 'in_progress' AND leased_until <= {now}
+    leased_until = CASE on_lapse WHEN {lapse.release} THEN abandon_at END,
+    snapshot = CASE on_lapse WHEN {lapse.release} THEN NULL ELSE snapshot END,
+    tries = NULL, reason = 'the lease ran out'
+WHERE identity {chosen} AND state = {in_progress} AND leased_until <= {now}
 RETURNING state, {now}

@@ -7,30 +7,35 @@
 -- that says that all is there comes last.
 CREATE TABLE IF NOT EXISTS semel_record (
     identity     BINARY(32) NOT NULL PRIMARY KEY,
-    state        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-                 CHECK (state IN ('pending', 'in_progress', 'completed', 'failed_retryable',
-                                  'unknown', 'expired')),
     fence        BINARY(16) NOT NULL,
     fingerprint  MEDIUMTEXT NOT NULL,
-    fields       LONGBLOB NOT NULL,
+    -- Digests of the request, while its answer is kept.
+    fields       LONGBLOB,
     tenant       MEDIUMBLOB NOT NULL,
+    -- Empty: those of its route, in semel_terms.
     method       MEDIUMTEXT NOT NULL,
     path         MEDIUMTEXT NOT NULL,
+    -- Empty in a tombstone.
     `key`        MEDIUMTEXT NOT NULL,
-    on_lapse     VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-                 CHECK (on_lapse IN ('unknown', 'release', 'resume')),
-    -- Of semel_terms. No foreign key: a claim would lock that row, and all claims share it.
-    terms        BIGINT NOT NULL,
     created_at   BIGINT NOT NULL,
-    leased_until BIGINT,
-    expires_at   BIGINT,
-    forget_at    BIGINT,
-    -- lease: the sweeper's; resume: the completer's; run: the worker's, and past the deadline the
-    -- abandoner's; ask: the reconciler's; expire, forget: the reaper's.
-    duty         VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
-                 CHECK (duty IN ('lease', 'resume', 'run', 'ask', 'expire', 'forget')),
+    -- Of semel_terms. No foreign key: a claim would lock that row, which all claims share.
+    terms        BIGINT NOT NULL,
+    -- 1 unknown, 2 release, 3 resume.
+    on_lapse     TINYINT NOT NULL CHECK (on_lapse BETWEEN 1 AND 3),
+    -- 1 pending, 2 in_progress, 3 completed, 4 failed_retryable, 5 unknown, 6 expired.
+    state        TINYINT NOT NULL CHECK (state BETWEEN 1 AND 6),
+    -- Who looks at it next: 1 lease: the sweeper; 2 resume: the completer; 3 run: the worker, and past
+    -- the deadline the abandoner; 4 ask: the reconciler; 5 expire, 6 forget: the reaper.
+    duty         TINYINT NOT NULL CHECK (duty BETWEEN 1 AND 6),
+    -- How often a probe was asked.
+    tries        INT,
+    -- When somebody must look at it next. Of a completed record that is when it expires, of a released
+    -- or expired one when it is forgotten. Only a dead letter has none.
     due_at       BIGINT,
-    tries        INT NOT NULL DEFAULT 0,
+    leased_until BIGINT,
+    -- Only of a completed record: when it is forgotten. Only of an expired one: when it expired.
+    forget_at    BIGINT,
+    expires_at   BIGINT,
     -- Only of a deferred request: how long it may wait to be run, and until when.
     patience     BIGINT,
     abandon_at   BIGINT,
@@ -38,20 +43,20 @@ CREATE TABLE IF NOT EXISTS semel_record (
     resource     MEDIUMBLOB,
     request      LONGBLOB,
     journal      LONGBLOB,
-    snapshot     LONGBLOB,
     reason       MEDIUMTEXT,
+    snapshot     LONGBLOB,
     -- A lease that cannot end would hold its key for ever.
-    CHECK (state NOT IN ('in_progress', 'pending') OR leased_until IS NOT NULL),
+    CHECK (state NOT IN (1, 2) OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
-    CHECK (state NOT IN ('pending', 'in_progress', 'unknown')
-           OR (expires_at IS NULL AND forget_at IS NULL)),
+    CHECK (state NOT IN (1, 2, 5)
+           OR (expires_at IS NULL AND forget_at IS NULL AND duty NOT IN (5, 6))),
     -- An answer is kept as long as it is promised.
-    CHECK (state <> 'completed' OR (snapshot IS NOT NULL AND expires_at IS NOT NULL)),
+    CHECK (state <> 3 OR (snapshot IS NOT NULL AND forget_at IS NOT NULL AND duty = 5)),
     -- What is to be run later can be run, and is given up some day.
-    CHECK (state <> 'pending'
+    CHECK (state <> 1
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
     -- Only a dead letter is looked at by nobody.
-    CHECK (due_at IS NOT NULL OR state = 'unknown'),
+    CHECK (due_at IS NOT NULL OR state = 5),
     KEY semel_record_due (duty, due_at),
     KEY semel_record_resource (resource(64))
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -72,6 +77,39 @@ CREATE TABLE IF NOT EXISTS semel_terms (
     tombstone   BIGINT NOT NULL,
     said        MEDIUMTEXT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Records for people: words for numbers, times in UTC, and the place of a request spelled out.
+CREATE OR REPLACE VIEW semel_records AS
+SELECT
+    LOWER(HEX(record.identity)) AS identity,
+    CASE record.state WHEN 1 THEN 'pending' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'completed'
+        WHEN 4 THEN 'failed_retryable' WHEN 5 THEN 'unknown' WHEN 6 THEN 'expired' END AS state,
+    CASE record.duty WHEN 1 THEN 'lease' WHEN 2 THEN 'resume' WHEN 3 THEN 'run'
+        WHEN 4 THEN 'ask' WHEN 5 THEN 'expire' WHEN 6 THEN 'forget' END AS duty,
+    CASE record.on_lapse WHEN 1 THEN 'unknown' WHEN 2 THEN 'release' WHEN 3 THEN 'resume'
+        END AS on_lapse,
+    CONVERT(terms.application USING utf8mb4) AS application,
+    CONVERT(terms.route USING utf8mb4) AS route,
+    CONVERT(record.tenant USING utf8mb4) AS tenant,
+    CASE WHEN record.method = '' THEN SUBSTRING_INDEX(CONVERT(terms.route USING utf8mb4), ' ', 1)
+        ELSE record.method END AS method,
+    CASE WHEN record.method = '' THEN SUBSTRING_INDEX(CONVERT(terms.route USING utf8mb4), ' ', -1)
+        ELSE record.path END AS path,
+    record.`key`,
+    TIMESTAMPADD(MICROSECOND, record.created_at, '1970-01-01') AS created_at,
+    TIMESTAMPADD(MICROSECOND, record.leased_until, '1970-01-01') AS leased_until,
+    TIMESTAMPADD(MICROSECOND, CASE WHEN record.state = 3 THEN record.due_at
+        ELSE record.expires_at END, '1970-01-01') AS expires_at,
+    TIMESTAMPADD(MICROSECOND, CASE WHEN record.state IN (4, 6) THEN record.due_at
+        ELSE record.forget_at END, '1970-01-01') AS forget_at,
+    TIMESTAMPADD(MICROSECOND, record.due_at, '1970-01-01') AS due_at,
+    TIMESTAMPADD(MICROSECOND, record.retired_at, '1970-01-01') AS retired_at,
+    COALESCE(record.tries, 0) AS tries,
+    record.reason,
+    CONVERT(record.resource USING utf8mb4) AS resource,
+    LENGTH(record.snapshot) AS answer_bytes
+FROM semel_record AS record
+LEFT JOIN semel_terms AS terms ON terms.id = record.terms;
 
 -- due_at: when it may be taken (again); of a delivered effect, when it is forgotten; of a dead one
 -- NULL.

@@ -11,11 +11,11 @@ SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT :identity, 'in_progress', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+SELECT :identity, {in_progress}, :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
        :on_lapse, {now}, {now} + :lease,
-       CASE :on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, {now} + :lease, :request, :terms
+       CASE :on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END, {now} + :lease, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, {answer}, reason, retired_at, {now}
+       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
 FROM semel_record WHERE identity = :identity

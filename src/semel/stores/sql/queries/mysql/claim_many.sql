@@ -12,14 +12,16 @@ FROM semel_record WHERE identity IN (:identity);
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT ELT(n, :identity), 'in_progress', ELT(n, :fence), ELT(n, :fingerprint), ELT(n, :fields),
-       ELT(n, :tenant), ELT(n, :method), ELT(n, :path), ELT(n, :key), ELT(n, :on_lapse),
-       {now}, {now} + lease, CASE ELT(n, :on_lapse) WHEN 'resume' THEN 'resume' ELSE 'lease' END,
+SELECT ELT(n, :identity), {in_progress}, ELT(n, :fence), ELT(n, :fingerprint), ELT(n, :fields),
+       ELT(n, :tenant), ELT(n, :method), ELT(n, :path), ELT(n, :key),
+       CAST(ELT(n, :on_lapse) AS SIGNED), {now}, {now} + lease,
+       CASE CAST(ELT(n, :on_lapse) AS SIGNED)
+       WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END,
        {now} + lease, ELT(n, :request), CAST(ELT(n, :terms) AS SIGNED)
 FROM JSON_TABLE(:lease, '$[*]' COLUMNS (n FOR ORDINALITY, lease BIGINT PATH '$')) AS given
 WHERE ((@semel_found >> (n - 1)) & 1) = 0
   AND (ELT(n, :fresh_until) IS NULL OR CAST(ELT(n, :fresh_until) AS SIGNED) >= {now});
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, {answer}, reason, retired_at, {now}
+       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
 FROM semel_record
 WHERE identity IN (:identity)

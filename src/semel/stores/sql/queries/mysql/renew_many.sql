@@ -6,12 +6,12 @@
 --      asks so early.
 UPDATE semel_record FORCE INDEX (PRIMARY)
 SET leased_until = {now} + CAST(ELT(FIELD(identity, :identity), :lease) AS SIGNED),
-    due_at = CASE duty WHEN 'lease' THEN due_at
+    due_at = CASE duty WHEN {duty.lease} THEN due_at
              ELSE {now} + CAST(ELT(FIELD(identity, :identity), :lease) AS SIGNED) END
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
-  AND state = 'in_progress' AND leased_until > {now};
-SELECT identity, state, leased_until, expires_at, {now}
+  AND state = {in_progress} AND leased_until > {now};
+SELECT identity, state, leased_until, {expires_at}, {now}
 FROM semel_record
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
-  AND state = 'in_progress'
+  AND state = {in_progress}
   AND leased_until > {now} + CAST(ELT(FIELD(identity, :identity), :lease) AS SIGNED) DIV 2

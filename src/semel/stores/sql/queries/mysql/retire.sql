@@ -6,8 +6,8 @@
 --      of a resource.
 UPDATE semel_record
 SET retired_at = COALESCE(retired_at, {now})
-WHERE resource = :resource AND tenant = :tenant AND state = 'completed'
+WHERE resource = :resource AND tenant = :tenant AND state = {completed}
   AND terms IN (SELECT id FROM semel_terms WHERE application = :application);
 SELECT {now} FROM semel_record
-WHERE resource = :resource AND tenant = :tenant AND retired_at IS NOT NULL AND state = 'completed'
+WHERE resource = :resource AND tenant = :tenant AND retired_at IS NOT NULL AND state = {completed}
   AND terms IN (SELECT id FROM semel_terms WHERE application = :application)

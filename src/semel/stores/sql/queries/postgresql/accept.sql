@@ -13,10 +13,10 @@ WITH inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
-    SELECT CAST(:identity AS bytea), 'pending', CAST(:fence AS bytea),
+    SELECT CAST(:identity AS bytea), {pending}, CAST(:fence AS bytea),
            CAST(:fingerprint AS text), CAST(:fields AS bytea), CAST(:tenant AS text),
            CAST(:method AS text), CAST(:path AS text), CAST(:key AS text),
-           CAST(:on_lapse AS text), moment, moment + CAST(:patience AS bigint), 'run', moment,
+           CAST(:on_lapse AS smallint), moment, moment + CAST(:patience AS bigint), {duty.run}, moment,
            CAST(:patience AS bigint), moment + CAST(:patience AS bigint), CAST(:request AS bytea),
            CAST(:terms AS bigint)
     FROM (SELECT {now} AS moment) AS clock
@@ -33,6 +33,6 @@ WHERE CASE WHEN pg_try_advisory_xact_lock(1936026981, ({now} / 100000 % 1000000)
            ELSE true END
 UNION ALL
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, {answer}, reason, retired_at, {now}
+       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
 FROM semel_record
 WHERE identity = CAST(:identity AS bytea) AND NOT EXISTS (SELECT FROM inserted)

@@ -11,11 +11,12 @@ WITH inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, request, terms)
-    SELECT CAST(:identity AS bytea), 'in_progress', CAST(:fence AS bytea),
+    SELECT CAST(:identity AS bytea), {in_progress}, CAST(:fence AS bytea),
            CAST(:fingerprint AS text), CAST(:fields AS bytea), CAST(:tenant AS text),
            CAST(:method AS text), CAST(:path AS text), CAST(:key AS text),
-           CAST(:on_lapse AS text), {now}, {now} + CAST(:lease AS bigint),
-           CASE CAST(:on_lapse AS text) WHEN 'resume' THEN 'resume' ELSE 'lease' END,
+           CAST(:on_lapse AS smallint), {now}, {now} + CAST(:lease AS bigint),
+           CASE CAST(:on_lapse AS smallint)
+           WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END,
            {now} + CAST(:lease AS bigint), CAST(:request AS bytea),
            CAST(:terms AS bigint)
     WHERE CAST(:fresh_until AS bigint) IS NULL OR CAST(:fresh_until AS bigint) >= {now}
@@ -28,6 +29,6 @@ SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased
 FROM inserted
 UNION ALL
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, {answer}, reason, retired_at, {now}
+       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
 FROM semel_record
 WHERE identity = CAST(:identity AS bytea) AND NOT EXISTS (SELECT FROM inserted)

@@ -16,7 +16,7 @@ given AS MATERIALIZED (
     FROM patience CROSS JOIN unnest(
         CAST(:identity AS bytea[]), CAST(:fence AS bytea[]), CAST(:fingerprint AS text[]),
         CAST(:fields AS bytea[]), CAST(:tenant AS text[]), CAST(:method AS text[]),
-        CAST(:path AS text[]), CAST(:key AS text[]), CAST(:on_lapse AS text[]),
+        CAST(:path AS text[]), CAST(:key AS text[]), CAST(:on_lapse AS bigint[]),
         CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[]), CAST(:request AS bytea[]),
         CAST(:terms AS bigint[])
     ) AS given (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
@@ -27,16 +27,16 @@ inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, request, terms)
-    SELECT identity, 'in_progress', fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-           {now}, {now} + lease, CASE on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END,
+    SELECT identity, {in_progress}, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
+           {now}, {now} + lease, CASE on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END,
            {now} + lease, request, terms
     FROM given
     WHERE fresh_until IS NULL OR fresh_until >= {now}
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, fence, created_at, leased_until
 )
-SELECT identity, CAST(NULL AS text), fence, CAST(NULL AS text), CAST(NULL AS bytea),
-       CAST(NULL AS text), created_at, leased_until, CAST(NULL AS bigint),
+SELECT identity, CAST(NULL AS smallint), fence, CAST(NULL AS text), CAST(NULL AS bytea),
+       CAST(NULL AS smallint), created_at, leased_until, CAST(NULL AS bigint),
        CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), CAST(NULL AS bigint), {now}
 FROM inserted
 UNION ALL
@@ -44,7 +44,7 @@ SELECT there.*
 FROM (SELECT identity FROM given EXCEPT SELECT identity FROM inserted) AS known
 CROSS JOIN LATERAL (
     SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-           expires_at, forget_at, {answer}, reason, retired_at, {now}
+           {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
     FROM semel_record
     WHERE identity = known.identity
     OFFSET 0

@@ -15,12 +15,11 @@ given AS MATERIALIZED (
     ORDER BY given.identity
 )
 UPDATE semel_record AS record
-SET state = 'completed', snapshot = given.snapshot, leased_until = NULL,
-    expires_at = {now} + given.retention,
+SET state = {completed}, snapshot = given.snapshot, leased_until = NULL,
+    due_at = {now} + given.retention,
     forget_at = {now} + given.retention + given.tombstone, reason = NULL,
-    resource = given.resource, request = NULL, duty = 'expire',
-    due_at = {now} + given.retention
+    resource = given.resource, request = NULL, duty = {duty.expire}
 FROM given
 WHERE record.identity = given.identity AND record.fence = given.fence
-  AND record.state IN ('in_progress', 'unknown')
-RETURNING record.identity, record.state, record.leased_until, record.expires_at, {now}
+  AND record.state IN ({in_progress}, {unknown})
+RETURNING record.identity, record.state, record.leased_until, {expires_at}, {now}

@@ -15,8 +15,8 @@ given AS MATERIALIZED (
 )
 UPDATE semel_record AS record
 SET leased_until = {now} + given.lease,
-    due_at = CASE record.duty WHEN 'lease' THEN record.due_at ELSE {now} + given.lease END
+    due_at = CASE record.duty WHEN {duty.lease} THEN record.due_at ELSE {now} + given.lease END
 FROM given
 WHERE record.identity = given.identity AND record.fence = given.fence
-  AND record.state = 'in_progress' AND record.leased_until > {now}
-RETURNING record.identity, record.state, record.leased_until, record.expires_at, {now}
+  AND record.state = {in_progress} AND record.leased_until > {now}
+RETURNING record.identity, record.state, record.leased_until, {expires_at}, {now}

@@ -7,10 +7,10 @@
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT :identity, 'in_progress', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+SELECT :identity, {in_progress}, :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
        :on_lapse, {now}, {now} + :lease,
-       CASE :on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, {now} + :lease, :request, :terms
+       CASE :on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END, {now} + :lease, :request, :terms
 WHERE :fresh_until IS NULL OR :fresh_until >= {now}
 ON CONFLICT (identity) DO NOTHING
 RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-          expires_at, forget_at, snapshot, reason, retired_at, {now}
+          {expires_at}, {forget_at}, snapshot, reason, retired_at, {now}

@@ -10,7 +10,7 @@ INSERT INTO semel_record
     (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, request, terms, state, due_at)
 SELECT column1, column2, column3, column4, column5, column6, column7, column8, column9,
-       column10, column11, column12, column13, column14, 'in_progress', column11
+       column10, column11, column12, column13, column14, {in_progress}, column11
 FROM (VALUES {rows})
 WHERE TRUE
 ON CONFLICT (identity) DO NOTHING

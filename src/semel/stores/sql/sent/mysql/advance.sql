@@ -6,8 +6,9 @@
 -- why: asked again it writes the same journal again.
 UPDATE semel_record
 SET journal = :journal
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress';
+WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */;
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

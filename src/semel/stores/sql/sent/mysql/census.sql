@@ -10,7 +10,7 @@ WITH page AS (
     WHERE identity > :after
     ORDER BY identity LIMIT :limit
 )
-SELECT tenant, count(CASE WHEN state <> 'expired' THEN 1 END), count(*),
+SELECT tenant, count(CASE WHEN state <> 6 /* expired */ THEN 1 END), count(*),
        (SELECT identity FROM page ORDER BY identity DESC LIMIT 1),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM page GROUP BY tenant

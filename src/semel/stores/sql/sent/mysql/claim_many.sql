@@ -14,12 +14,14 @@ FROM semel_record WHERE identity IN (:identity);
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, `key`, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT ELT(n, :identity), 'in_progress', ELT(n, :fence), ELT(n, :fingerprint), ELT(n, :fields),
-       ELT(n, :tenant), ELT(n, :method), ELT(n, :path), ELT(n, :key), ELT(n, :on_lapse),
+SELECT ELT(n, :identity), 2 /* in_progress */, ELT(n, :fence), ELT(n, :fingerprint), ELT(n,
+       :fields),
+       ELT(n, :tenant), ELT(n, :method), ELT(n, :path), ELT(n, :key),
+       CAST(ELT(n, :on_lapse) AS SIGNED),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease, CASE ELT(n, :on_lapse)
-                                                                                WHEN 'resume'
-       THEN 'resume' ELSE 'lease' END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease,
+       CASE CAST(ELT(n, :on_lapse) AS SIGNED)
+       WHEN 3 /* resume */ THEN 2 /* resume */ ELSE 1 /* lease */ END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease, ELT(n, :request),
        CAST(ELT(n, :terms) AS SIGNED)
 FROM JSON_TABLE(:lease, '$[*]' COLUMNS (n FOR ORDINALITY, lease BIGINT PATH '$')) AS given
@@ -28,8 +30,10 @@ WHERE ((@semel_found >> (n - 1)) & 1) = 0
   :fresh_until) AS SIGNED) >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00',
-       substr(snapshot, 1, 64)) ELSE snapshot END, reason, retired_at,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+       CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00', substr(snapshot, 1, 64))
+            ELSE snapshot END, reason, retired_at,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity IN (:identity)

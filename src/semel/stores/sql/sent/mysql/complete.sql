@@ -6,15 +6,15 @@
 -- why: also from unknown, for the fence that last held it: the late result is evidence. A lease that
 --      is past does not matter as long as nobody acted on it.
 UPDATE semel_record
-SET state = 'completed', snapshot = :snapshot, leased_until = NULL,
-    expires_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention,
+SET state = 3 /* completed */, snapshot = :snapshot, leased_until = NULL,
+    duty = 5 /* expire */, due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+        + :retention,
     forget_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention
-        + :tombstone, reason = NULL,
-    resource = :resource, request = NULL,
-    duty = 'expire', due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-        + :retention
-WHERE identity = :identity AND fence = :fence AND state IN ('in_progress', 'unknown');
+        + :tombstone, reason = NULL, resource = :resource,
+    request = NULL
+WHERE identity = :identity AND fence = :fence AND state IN (2 /* in_progress */, 5 /* unknown */);
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -7,18 +7,19 @@
 -- why: as claim_many. The primary key is the way to the records, so that they are locked in the order
 --      of identities, and no others. What is set sees what was set before it.
 UPDATE semel_record FORCE INDEX (PRIMARY)
-SET state = 'completed', snapshot = ELT(FIELD(identity, :identity), :snapshot),
+SET state = 3 /* completed */, snapshot = ELT(FIELD(identity, :identity), :snapshot),
     leased_until = NULL,
-    expires_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-        + CAST(ELT(FIELD(identity, :identity), :retention) AS SIGNED),
-    forget_at = expires_at + CAST(ELT(FIELD(identity, :identity), :tombstone) AS SIGNED),
+    due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + CAST(ELT(FIELD(identity,
+    :identity), :retention) AS SIGNED),
+    forget_at = due_at + CAST(ELT(FIELD(identity, :identity), :tombstone) AS SIGNED),
     reason = NULL, resource = ELT(FIELD(identity, :identity), :resource), request = NULL,
-    duty = 'expire', due_at = expires_at
+    duty = 5 /* expire */
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
-  AND state IN ('in_progress', 'unknown');
+  AND state IN (2 /* in_progress */, 5 /* unknown */);
 
-SELECT identity, state, leased_until, expires_at,
+SELECT identity, state, leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
-  AND state = 'completed'
+  AND state = 3 /* completed */

@@ -9,7 +9,7 @@ SELECT terms.application, terms.route, count(*),
 FROM (
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'run'
+        WHERE duty = 3 /* run */
           AND due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
           AND leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
         LIMIT :limit
@@ -17,7 +17,7 @@ FROM (
     UNION ALL
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'resume'
+        WHERE duty = 2 /* resume */
           AND due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
           AND leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
         LIMIT :limit
@@ -25,7 +25,7 @@ FROM (
     UNION ALL
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'ask'
+        WHERE duty = 4 /* ask */
           AND due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
         LIMIT :limit
     ) AS ask

@@ -7,7 +7,8 @@
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       'drop', :actor, :why, identity, `key`, state,
+       'drop', :actor, :why, identity, `key`,
+       state,
        NULL
 FROM semel_effect
 WHERE `key` = :key AND state = 'dead'

@@ -5,8 +5,10 @@
 -- why: what is pending past its deadline is the abandoner's, not the worker's. What is of another
 --      application, or of a route that the asker does not know, must not fill its list.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
-       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.on_lapse, record.created_at, record.leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+       record.snapshot, record.reason, record.retired_at, record.tenant,
        record.method, record.path, record.`key`, record.request, record.journal, record.resource,
        record.tries, record.due_at, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -14,9 +16,9 @@ FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty = :duty
   AND record.due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-  AND (record.state <> 'pending'
+  AND (record.state <> 1 /* pending */
        OR record.leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-  AND (record.state <> 'in_progress'
+  AND (record.state <> 2 /* in_progress */
        OR record.leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
   AND (:all = 1
        OR (terms.application = :application AND terms.route IN (:names)))

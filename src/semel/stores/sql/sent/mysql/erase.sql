@@ -2,27 +2,38 @@
 -- erase: a settled record says nothing any more; that its key was used stays remembered.
 -- event: erase
 -- audits: erase expired
--- takes: identity seen nothing actor why
+-- takes: identity seen actor why
 -- gives: state, leased_until, expires_at, now; no row when refused or already done
 -- why: the identity alone refuses a second run. It is forgotten when it would have been. One without
---      a key was erased before.
+--      a fingerprint was erased before.
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       'erase', :actor, :why, identity, NULL, state,
+       'erase', :actor, :why, identity, NULL,
+       CASE state
+       WHEN 1 THEN 'pending'
+       WHEN 2 THEN 'in_progress'
+       WHEN 3 THEN 'completed'
+       WHEN 4 THEN 'failed_retryable'
+       WHEN 5 THEN 'unknown'
+       WHEN 6 THEN 'expired' END,
        'expired'
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND `key` <> ''
-  AND state IN ('completed', 'failed_retryable', 'expired')
+WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
 FOR UPDATE;
 
 UPDATE semel_record
-SET state = 'expired', snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    reason = 'erased', fingerprint = '', fields = :nothing, tenant = '', path = '', `key` = '',
-    duty = 'forget', due_at = forget_at
-WHERE identity = :identity AND fence = :seen AND `key` <> ''
-  AND state IN ('completed', 'failed_retryable', 'expired');
+SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
+    fingerprint = '', fields = NULL, tenant = '', path = '', `key` = '',
+    expires_at = CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+    due_at = CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+    forget_at = NULL, duty = 6 /* forget */,
+    state = 6 /* expired */
+WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */);
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -8,4 +8,4 @@
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), record.snapshot
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record
-    ON record.identity = :identity AND record.fence = :fence AND record.state = 'completed'
+    ON record.identity = :identity AND record.fence = :fence AND record.state = 3 /* completed */

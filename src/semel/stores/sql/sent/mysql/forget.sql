@@ -7,11 +7,11 @@
 SELECT NULL, NULL, NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND fence = :seen
-  AND state IN ('completed', 'failed_retryable', 'expired')
-  AND forget_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FOR UPDATE;
 
 DELETE FROM semel_record
 WHERE identity = :identity AND fence = :seen
-  AND state IN ('completed', 'failed_retryable', 'expired')
-  AND forget_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

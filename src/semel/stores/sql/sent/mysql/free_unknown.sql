@@ -8,16 +8,23 @@
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       'free', :actor, :why, identity, NULL, state,
+       'free', :actor, :why, identity, NULL,
+       CASE state
+       WHEN 1 THEN 'pending'
+       WHEN 2 THEN 'in_progress'
+       WHEN 3 THEN 'completed'
+       WHEN 4 THEN 'failed_retryable'
+       WHEN 5 THEN 'unknown'
+       WHEN 6 THEN 'expired' END,
        NULL
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND state = 'unknown'
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
 FOR UPDATE;
 
 SELECT NULL, NULL, NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND state = 'unknown'
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
 FOR UPDATE;
 
 DELETE FROM semel_record
-WHERE identity = :identity AND fence = :seen AND state = 'unknown'
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */

@@ -9,26 +9,24 @@
 -- why: the fence stays: the late holder's completion is evidence. An open receipt stays with unknown.
 --      A resumable one is not lapsed but resumed. sweep does the same for many.
 UPDATE semel_record
-SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
-                 WHEN patience IS NULL THEN 'failed_retryable' ELSE 'pending' END,
-    duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
-                WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
-    due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL
+SET state = CASE WHEN on_lapse <> 2 /* release */ THEN 5 /* unknown */
+                 WHEN patience IS NULL THEN 4 /* failed_retryable */ ELSE 1 /* pending */ END,
+    duty = CASE WHEN on_lapse <> 2 /* release */ THEN 4 /* ask */
+                WHEN patience IS NULL THEN 6 /* forget */ ELSE 3 /* run */ END,
+    due_at = CASE WHEN on_lapse = 2 /* release */ AND patience IS NULL
                   THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention
-                  WHEN on_lapse = 'release'
+                  WHEN on_lapse = 2 /* release */
                   AND abandon_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
                   THEN abandon_at
                   ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END,
-    forget_at = CASE WHEN on_lapse = 'release' AND patience IS NULL
-                     THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-        + :retention END,
-    leased_until = CASE on_lapse WHEN 'release' THEN abandon_at END,
-    snapshot = CASE on_lapse WHEN 'release' THEN NULL ELSE snapshot END,
-    tries = 0, reason = 'the lease ran out'
-WHERE identity = :identity AND fence = :seen AND state = 'in_progress'
+    leased_until = CASE on_lapse WHEN 2 /* release */ THEN abandon_at END,
+    snapshot = CASE on_lapse WHEN 2 /* release */ THEN NULL ELSE snapshot END,
+    tries = NULL, reason = 'the lease ran out'
+WHERE identity = :identity AND fence = :seen AND state = 2 /* in_progress */
   AND leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-  AND on_lapse <> 'resume';
+  AND on_lapse <> 3 /* resume */;
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

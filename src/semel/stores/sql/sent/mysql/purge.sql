@@ -5,20 +5,20 @@
 -- gives: now for each record that is gone
 -- why: as expire. What was completed is expired first, and forgotten in the same round if it is due.
 SELECT identity AS which FROM semel_record
-WHERE duty = 'forget'
+WHERE duty = 6 /* forget */
   AND due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-  AND state IN ('completed', 'failed_retryable', 'expired')
-  AND forget_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity IN (:picked)
-  AND state IN ('completed', 'failed_retryable', 'expired')
-  AND forget_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FOR UPDATE;
 
 DELETE FROM semel_record
 WHERE identity IN (:picked)
-  AND state IN ('completed', 'failed_retryable', 'expired')
-  AND forget_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

@@ -4,8 +4,10 @@
 -- gives: the case and now, always exactly one row; identity is NULL when there is no record
 -- why: as read. Requests and journals are not read on the way of a request, which has no use for them.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
-       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.on_lapse, record.created_at, record.leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+       record.snapshot, record.reason, record.retired_at, record.tenant,
        record.method, record.path, record.`key`, record.request, record.journal, record.resource,
        record.tries, record.due_at, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

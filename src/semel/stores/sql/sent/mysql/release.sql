@@ -8,22 +8,20 @@
 --      put back is due no later than its deadline, where the abandoner looks.
 UPDATE semel_record
 SET state = CASE WHEN :requeue IS NULL OR patience IS NULL
-                 THEN 'failed_retryable' ELSE 'pending' END,
+                 THEN 4 /* failed_retryable */ ELSE 1 /* pending */ END,
     duty = CASE WHEN :requeue IS NULL OR patience IS NULL
-                THEN 'forget' ELSE 'run' END,
+                THEN 6 /* forget */ ELSE 3 /* run */ END,
     due_at = CASE WHEN :requeue IS NULL OR patience IS NULL
                   THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :retention
                   WHEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
                       + :requeue < abandon_at
                   THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :requeue
                   ELSE abandon_at END,
-    forget_at = CASE WHEN :requeue IS NULL OR patience IS NULL
-                     THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-                         + :retention END,
     leased_until = CASE WHEN :requeue IS NULL THEN NULL ELSE abandon_at END,
     snapshot = NULL, reason = :reason
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress';
+WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */;
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

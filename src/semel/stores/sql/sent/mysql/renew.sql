@@ -7,11 +7,12 @@
 --      the sweeper looks, due_at stays, so that this is a HOT update: it finds the lease renewed.
 UPDATE semel_record
 SET leased_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease,
-    due_at = CASE duty WHEN 'lease' THEN due_at
+    due_at = CASE duty WHEN 1 /* lease */ THEN due_at
                   ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease END
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
+WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
   AND leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

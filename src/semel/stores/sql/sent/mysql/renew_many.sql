@@ -8,17 +8,18 @@
 UPDATE semel_record FORCE INDEX (PRIMARY)
 SET leased_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
     + CAST(ELT(FIELD(identity, :identity), :lease) AS SIGNED),
-    due_at = CASE duty WHEN 'lease' THEN due_at
+    due_at = CASE duty WHEN 1 /* lease */ THEN due_at
              ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
                  + CAST(ELT(FIELD(identity, :identity), :lease) AS SIGNED) END
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
-  AND state = 'in_progress'
+  AND state = 2 /* in_progress */
   AND leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
-SELECT identity, state, leased_until, expires_at,
+SELECT identity, state, leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
-  AND state = 'in_progress'
+  AND state = 2 /* in_progress */
   AND leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
       + CAST(ELT(FIELD(identity, :identity), :lease) AS SIGNED) DIV 2

@@ -6,13 +6,14 @@
 -- why: the old holder may only be slow; its fence is burnt before anybody goes on.
 UPDATE semel_record
 SET fence = :fence, leased_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-    + :lease, duty = 'resume', due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-    + :lease,
+    + :lease, duty = 2 /* resume */,
+    due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease,
     snapshot = NULL, reason = NULL
-WHERE identity = :identity AND fence = :seen AND state = 'in_progress'
+WHERE identity = :identity AND fence = :seen AND state = 2 /* in_progress */
   AND leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-  AND on_lapse = 'resume';
+  AND on_lapse = 3 /* resume */;
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -7,9 +7,10 @@
 --      of a resource.
 UPDATE semel_record
 SET retired_at = COALESCE(retired_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-WHERE resource = :resource AND tenant = :tenant AND state = 'completed'
+WHERE resource = :resource AND tenant = :tenant AND state = 3 /* completed */
   AND terms IN (SELECT id FROM semel_terms WHERE application = :application);
 
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM semel_record
-WHERE resource = :resource AND tenant = :tenant AND retired_at IS NOT NULL AND state = 'completed'
+WHERE resource = :resource AND tenant = :tenant AND retired_at IS NOT NULL
+  AND state = 3 /* completed */
   AND terms IN (SELECT id FROM semel_terms WHERE application = :application)

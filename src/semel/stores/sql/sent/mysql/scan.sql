@@ -5,7 +5,9 @@
 -- why: reads the table in the order of its key, as far as the page goes and no further. Requests and
 --      answers, which may be large, stay where they are.
 SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
-       record.`key`, record.created_at, record.leased_until, record.expires_at, record.forget_at,
+       record.`key`, record.created_at, record.leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record AS record

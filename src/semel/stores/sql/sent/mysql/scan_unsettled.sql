@@ -4,11 +4,13 @@
 -- gives: glimpses and now, in the order of identities
 -- why: they are few among many; their duties say so to the database, which then need not read all.
 SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
-       record.`key`, record.created_at, record.leased_until, record.expires_at, record.forget_at,
+       record.`key`, record.created_at, record.leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
-WHERE record.duty IN ('lease', 'resume', 'run', 'ask')
+WHERE record.duty IN (1 /* lease */, 2 /* resume */, 3 /* run */, 4 /* ask */)
   AND record.state IN (:names) AND record.identity > :after
 ORDER BY record.identity LIMIT :limit

@@ -8,19 +8,29 @@
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       'settle', :actor, :why, identity, NULL, state,
+       'settle', :actor, :why, identity, NULL,
+       CASE state
+       WHEN 1 THEN 'pending'
+       WHEN 2 THEN 'in_progress'
+       WHEN 3 THEN 'completed'
+       WHEN 4 THEN 'failed_retryable'
+       WHEN 5 THEN 'unknown'
+       WHEN 6 THEN 'expired' END,
        'in_progress'
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND state = 'unknown' AND on_lapse = 'resume'
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
+  AND on_lapse = 3 /* resume */
 FOR UPDATE;
 
 UPDATE semel_record
-SET state = 'in_progress', fence = :fence, journal = :journal,
+SET state = 2 /* in_progress */, fence = :fence, journal = :journal,
     leased_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    duty = 'resume', due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    tries = 0, snapshot = NULL, reason = :evidence
-WHERE identity = :identity AND fence = :seen AND state = 'unknown' AND on_lapse = 'resume';
+    duty = 2 /* resume */, due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+    tries = NULL, snapshot = NULL, reason = :evidence
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
+  AND on_lapse = 3 /* resume */;
 
-SELECT state, leased_until, expires_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -14,10 +14,10 @@ WITH inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
-    SELECT CAST($1 AS bytea), 'pending', CAST($2 AS bytea),
+    SELECT CAST($1 AS bytea), 1 /* pending */, CAST($2 AS bytea),
            CAST($3 AS text), CAST($4 AS bytea), CAST($5 AS text),
            CAST($6 AS text), CAST($7 AS text), CAST($8 AS text),
-           CAST($9 AS text), moment, moment + CAST($10 AS bigint), 'run', moment,
+           CAST($9 AS smallint), moment, moment + CAST($10 AS bigint), 3 /* run */, moment,
            CAST($10 AS bigint), moment + CAST($10 AS bigint), CAST($12 AS bytea),
            CAST($13 AS bigint)
     FROM (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint AS moment) AS clock
@@ -37,8 +37,10 @@ WHERE CASE WHEN pg_try_advisory_xact_lock(1936026981,
            ELSE true END
 UNION ALL
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       expires_at, forget_at, CASE WHEN octet_length(snapshot) > 32768
-                                   THEN '\x00'::bytea || substr(snapshot, 1, 64) ELSE snapshot END,
-       reason, retired_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+       CASE WHEN octet_length(snapshot) > 32768 THEN '\x00'::bytea || substr(snapshot, 1, 64)
+            ELSE snapshot END, reason, retired_at,
+       (extract(epoch from clock_timestamp()) * 1000000)::bigint
 FROM semel_record
 WHERE identity = CAST($1 AS bytea) AND NOT EXISTS (SELECT FROM inserted)

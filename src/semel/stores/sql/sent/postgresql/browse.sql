@@ -4,14 +4,16 @@
 -- gives: cases and now, in the order of identities
 -- why: reads the table in the order of its key. What is unsettled is found by browse_unsettled.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
-       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.on_lapse, record.created_at, record.leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+       record.snapshot, record.reason, record.retired_at, record.tenant,
        record.method, record.path, record.key, record.request, record.journal, record.resource,
        record.tries, record.due_at, terms.said,
        (extract(epoch from clock_timestamp()) * 1000000)::bigint
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
-WHERE record.state = ANY (ARRAY(SELECT json_array_elements_text(CAST($1 AS json))))
+WHERE record.state = ANY (ARRAY(SELECT json_array_elements_text(CAST($1 AS json))::smallint))
   AND record.identity > $2
   AND (CAST($4 AS bigint) = 0 OR record.due_at IS NULL)
 ORDER BY record.identity LIMIT $3

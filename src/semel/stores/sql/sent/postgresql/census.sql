@@ -10,7 +10,7 @@ WITH page AS (
     WHERE identity > $1
     ORDER BY identity LIMIT $2
 )
-SELECT tenant, count(CASE WHEN state <> 'expired' THEN 1 END), count(*),
+SELECT tenant, count(CASE WHEN state <> 6 /* expired */ THEN 1 END), count(*),
        (SELECT identity FROM page ORDER BY identity DESC LIMIT 1),
        (extract(epoch from clock_timestamp()) * 1000000)::bigint
 FROM page GROUP BY tenant

@@ -6,10 +6,11 @@
 -- why: also from unknown, for the fence that last held it: the late result is evidence. A lease that
 --      is past does not matter as long as nobody acted on it.
 UPDATE semel_record
-SET state = 'completed', snapshot = $3, leased_until = NULL,
-    expires_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4,
+SET state = 3 /* completed */, snapshot = $3, leased_until = NULL,
+    duty = 5 /* expire */, due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4,
     forget_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4 + $5, reason = NULL,
-    resource = $6, request = NULL,
-    duty = 'expire', due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
-WHERE identity = $1 AND fence = $2 AND state IN ('in_progress', 'unknown')
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+    resource = $6,
+    request = NULL
+WHERE identity = $1 AND fence = $2 AND state IN (2 /* in_progress */, 5 /* unknown */)
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

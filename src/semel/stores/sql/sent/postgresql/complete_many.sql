@@ -16,14 +16,14 @@ given AS MATERIALIZED (
     ORDER BY given.identity
 )
 UPDATE semel_record AS record
-SET state = 'completed', snapshot = given.snapshot, leased_until = NULL,
-    expires_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + given.retention,
+SET state = 3 /* completed */, snapshot = given.snapshot, leased_until = NULL,
+    due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + given.retention,
     forget_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + given.retention
         + given.tombstone, reason = NULL,
-    resource = given.resource, request = NULL, duty = 'expire',
-    due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + given.retention
+    resource = given.resource, request = NULL, duty = 5 /* expire */
 FROM given
 WHERE record.identity = given.identity AND record.fence = given.fence
-  AND record.state IN ('in_progress', 'unknown')
-RETURNING record.identity, record.state, record.leased_until, record.expires_at,
+  AND record.state IN (2 /* in_progress */, 5 /* unknown */)
+RETURNING record.identity, record.state, record.leased_until,
+          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -9,7 +9,7 @@ SELECT terms.application, terms.route, count(*),
 FROM (
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'run'
+        WHERE duty = 3 /* run */
           AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
           AND leased_until > (extract(epoch from clock_timestamp()) * 1000000)::bigint
         LIMIT $1
@@ -17,7 +17,7 @@ FROM (
     UNION ALL
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'resume'
+        WHERE duty = 2 /* resume */
           AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
           AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
         LIMIT $1
@@ -25,7 +25,7 @@ FROM (
     UNION ALL
     SELECT which FROM (
         SELECT terms AS which FROM semel_record
-        WHERE duty = 'ask'
+        WHERE duty = 4 /* ask */
           AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
         LIMIT $1
     ) AS ask

@@ -5,7 +5,9 @@
 -- gives: now; no row when it is not dead
 -- why: only dead ones: what waits may be under way.
 WITH seen AS MATERIALIZED (
-    SELECT identity, state, key AS subject FROM semel_effect
+    SELECT identity, key AS subject,
+           state AS state_before
+    FROM semel_effect
     WHERE key = $1 AND state = 'dead'
     FOR UPDATE
 ),
@@ -13,7 +15,7 @@ noted AS (
     INSERT INTO semel_audit
         (at, verb, actor, reason, identity, subject, state_before, state_after)
     SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-           'drop', CAST($2 AS text), CAST($3 AS text), identity, subject, state,
+           'drop', CAST($2 AS text), CAST($3 AS text), identity, subject, state_before,
            CAST(NULL AS text)
     FROM seen
 )

@@ -2,29 +2,41 @@
 -- erase: a settled record says nothing any more; that its key was used stays remembered.
 -- event: erase
 -- audits: erase expired
--- takes: $1 identity $2 seen $3 nothing $4 actor $5 why
+-- takes: $1 identity $2 seen $3 actor $4 why
 -- gives: state, leased_until, expires_at, now; no row when refused or already done
 -- why: the identity alone refuses a second run. It is forgotten when it would have been. One without
---      a key was erased before.
+--      a fingerprint was erased before.
 WITH seen AS MATERIALIZED (
-    SELECT identity, state, CAST(NULL AS text) AS subject FROM semel_record
-    WHERE identity = $1 AND fence = $2 AND key <> ''
-      AND state IN ('completed', 'failed_retryable', 'expired')
+    SELECT identity, CAST(NULL AS text) AS subject,
+           CASE state
+           WHEN 1 THEN 'pending'
+           WHEN 2 THEN 'in_progress'
+           WHEN 3 THEN 'completed'
+           WHEN 4 THEN 'failed_retryable'
+           WHEN 5 THEN 'unknown'
+           WHEN 6 THEN 'expired' END AS state_before
+    FROM semel_record
+    WHERE identity = $1 AND fence = $2 AND fingerprint <> ''
+      AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
     FOR UPDATE
 ),
 noted AS (
     INSERT INTO semel_audit
         (at, verb, actor, reason, identity, subject, state_before, state_after)
     SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-           'erase', CAST($4 AS text), CAST($5 AS text), identity, subject, state,
+           'erase', CAST($3 AS text), CAST($4 AS text), identity, subject, state_before,
            'expired'
     FROM seen
 )
 UPDATE semel_record
-SET state = 'expired', snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    reason = 'erased', fingerprint = '', fields = $3, tenant = '', path = '', key = '',
-    duty = 'forget', due_at = forget_at
-WHERE identity = $1 AND fence = $2 AND key <> ''
-  AND state IN ('completed', 'failed_retryable', 'expired')
+SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
+    fingerprint = '', fields = NULL, tenant = '', path = '', key = '',
+    expires_at = CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+    due_at = CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+    forget_at = NULL, duty = 6 /* forget */,
+    state = 6 /* expired */
+WHERE identity = $1 AND fence = $2 AND fingerprint <> ''
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
   AND EXISTS (SELECT FROM seen)
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -6,22 +6,30 @@
 -- gives: NULL (no state), NULL, NULL, now; no row when refused or already gone
 -- why: only settled states; what is in flight or unknown needs other means.
 WITH seen AS MATERIALIZED (
-    SELECT identity, state, CAST(NULL AS text) AS subject FROM semel_record
+    SELECT identity, CAST(NULL AS text) AS subject,
+           CASE state
+           WHEN 1 THEN 'pending'
+           WHEN 2 THEN 'in_progress'
+           WHEN 3 THEN 'completed'
+           WHEN 4 THEN 'failed_retryable'
+           WHEN 5 THEN 'unknown'
+           WHEN 6 THEN 'expired' END AS state_before
+    FROM semel_record
     WHERE identity = $1 AND fence = $2
-      AND state IN ('completed', 'failed_retryable', 'expired')
+      AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
     FOR UPDATE
 ),
 noted AS (
     INSERT INTO semel_audit
         (at, verb, actor, reason, identity, subject, state_before, state_after)
     SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-           'evict', CAST($3 AS text), CAST($4 AS text), identity, subject, state,
+           'evict', CAST($3 AS text), CAST($4 AS text), identity, subject, state_before,
            CAST(NULL AS text)
     FROM seen
 )
 DELETE FROM semel_record
 WHERE identity = $1 AND fence = $2
-  AND state IN ('completed', 'failed_retryable', 'expired')
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
   AND EXISTS (SELECT FROM seen)
-RETURNING CAST(NULL AS TEXT), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT),
+RETURNING CAST(NULL AS smallint), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT),
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -6,23 +6,32 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: a tombstone answers later tries with "not executed again" instead of running them.
 WITH seen AS MATERIALIZED (
-    SELECT identity, state, CAST(NULL AS text) AS subject FROM semel_record
-    WHERE identity = $1 AND fence = $2 AND state = 'unknown'
+    SELECT identity, CAST(NULL AS text) AS subject,
+           CASE state
+           WHEN 1 THEN 'pending'
+           WHEN 2 THEN 'in_progress'
+           WHEN 3 THEN 'completed'
+           WHEN 4 THEN 'failed_retryable'
+           WHEN 5 THEN 'unknown'
+           WHEN 6 THEN 'expired' END AS state_before
+    FROM semel_record
+    WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */
     FOR UPDATE
 ),
 noted AS (
     INSERT INTO semel_audit
         (at, verb, actor, reason, identity, subject, state_before, state_after)
     SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-           'bury', CAST($6 AS text), CAST($7 AS text), identity, subject, state,
+           'bury', CAST($6 AS text), CAST($7 AS text), identity, subject, state_before,
            'expired'
     FROM seen
 )
 UPDATE semel_record
-SET state = 'expired', fence = $3, snapshot = NULL, request = NULL, journal = NULL,
+SET state = 6 /* expired */, fence = $3, snapshot = NULL, request = NULL, journal = NULL,
     leased_until = NULL, expires_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-    forget_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4, reason = $5,
-    duty = 'forget', due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
-WHERE identity = $1 AND fence = $2 AND state = 'unknown'
+    reason = $5,
+    duty = 6 /* forget */, due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
+WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */
   AND EXISTS (SELECT FROM seen)
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -8,4 +8,4 @@
 SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint, record.snapshot
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record
-    ON record.identity = $1 AND record.fence = $2 AND record.state = 'completed'
+    ON record.identity = $1 AND record.fence = $2 AND record.state = 3 /* completed */

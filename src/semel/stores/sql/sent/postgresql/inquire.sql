@@ -5,6 +5,8 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: the number of tries is compared, so that of two reconcilers one asks.
 UPDATE semel_record
-SET tries = tries + 1, due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
-WHERE identity = $1 AND fence = $2 AND state = 'unknown' AND tries = $3
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+SET tries = COALESCE(tries, 0) + 1,
+    due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
+WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */ AND COALESCE(tries, 0) = $3
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -6,5 +6,6 @@
 -- why: the record stays in_progress: if the stream breaks off, the receipt is evidence.
 UPDATE semel_record
 SET snapshot = $3
-WHERE identity = $1 AND fence = $2 AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

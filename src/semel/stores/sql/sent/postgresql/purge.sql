@@ -6,12 +6,12 @@
 -- why: as expire. What was completed is expired first, and forgotten in the same round if it is due.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'forget'
+    WHERE duty = 6 /* forget */
       AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 DELETE FROM semel_record
 WHERE identity = ANY (ARRAY(SELECT which FROM due))
-  AND state IN ('completed', 'failed_retryable', 'expired')
-  AND forget_at <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
 RETURNING (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -8,18 +8,17 @@
 --      put back is due no later than its deadline, where the abandoner looks.
 UPDATE semel_record
 SET state = CASE WHEN CAST($5 AS bigint) IS NULL OR patience IS NULL
-                 THEN 'failed_retryable' ELSE 'pending' END,
+                 THEN 4 /* failed_retryable */ ELSE 1 /* pending */ END,
     duty = CASE WHEN CAST($5 AS bigint) IS NULL OR patience IS NULL
-                THEN 'forget' ELSE 'run' END,
+                THEN 6 /* forget */ ELSE 3 /* run */ END,
     due_at = CASE WHEN CAST($5 AS bigint) IS NULL OR patience IS NULL
                   THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint + $3
                   WHEN (extract(epoch from clock_timestamp()) * 1000000)::bigint
                       + CAST($5 AS bigint) < abandon_at
                   THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint
                       + CAST($5 AS bigint) ELSE abandon_at END,
-    forget_at = CASE WHEN CAST($5 AS bigint) IS NULL OR patience IS NULL
-                     THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint + $3 END,
     leased_until = CASE WHEN CAST($5 AS bigint) IS NULL THEN NULL ELSE abandon_at END,
     snapshot = NULL, reason = $4
-WHERE identity = $1 AND fence = $2 AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

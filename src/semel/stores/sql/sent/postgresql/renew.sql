@@ -7,8 +7,9 @@
 --      the sweeper looks, due_at stays, so that this is a HOT update: it finds the lease renewed.
 UPDATE semel_record
 SET leased_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $3,
-    due_at = CASE duty WHEN 'lease' THEN due_at
+    due_at = CASE duty WHEN 1 /* lease */ THEN due_at
                   ELSE (extract(epoch from clock_timestamp()) * 1000000)::bigint + $3 END
-WHERE identity = $1 AND fence = $2 AND state = 'in_progress'
+WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
   AND leased_until > (extract(epoch from clock_timestamp()) * 1000000)::bigint
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

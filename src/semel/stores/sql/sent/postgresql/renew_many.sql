@@ -16,11 +16,12 @@ given AS MATERIALIZED (
 )
 UPDATE semel_record AS record
 SET leased_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint + given.lease,
-    due_at = CASE record.duty WHEN 'lease' THEN record.due_at
+    due_at = CASE record.duty WHEN 1 /* lease */ THEN record.due_at
                   ELSE (extract(epoch from clock_timestamp()) * 1000000)::bigint + given.lease END
 FROM given
 WHERE record.identity = given.identity AND record.fence = given.fence
-  AND record.state = 'in_progress'
+  AND record.state = 2 /* in_progress */
   AND record.leased_until > (extract(epoch from clock_timestamp()) * 1000000)::bigint
-RETURNING record.identity, record.state, record.leased_until, record.expires_at,
+RETURNING record.identity, record.state, record.leased_until,
+          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -6,9 +6,10 @@
 -- why: the old holder may only be slow; its fence is burnt before anybody goes on.
 UPDATE semel_record
 SET fence = $3, leased_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4,
-    duty = 'resume', due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4,
+    duty = 2 /* resume */, due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4,
     snapshot = NULL, reason = NULL
-WHERE identity = $1 AND fence = $2 AND state = 'in_progress'
+WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
   AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
-  AND on_lapse = 'resume'
-RETURNING state, leased_until, expires_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+  AND on_lapse = 3 /* resume */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          (extract(epoch from clock_timestamp()) * 1000000)::bigint

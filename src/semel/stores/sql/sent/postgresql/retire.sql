@@ -7,6 +7,6 @@
 UPDATE semel_record
 SET retired_at = COALESCE(retired_at, (extract(epoch from clock_timestamp()) * 1000000)::bigint)
 WHERE substr(resource, 1, 64) = substr($1, 1, 64) AND resource = $1
-  AND tenant = $2 AND state = 'completed'
+  AND tenant = $2 AND state = 3 /* completed */
   AND terms IN (SELECT id FROM semel_terms WHERE application = $3)
 RETURNING (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -10,31 +10,28 @@
 --      remembered say its own terms; where they are missing its next request lapses it.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'lease'
+    WHERE duty = 1 /* lease */
       AND due_at <= (SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint)
       AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
-      AND (on_lapse <> 'release' OR patience IS NOT NULL
+      AND (on_lapse <> 2 /* release */ OR patience IS NOT NULL
            OR terms IN (SELECT id FROM semel_terms))
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE semel_record
-SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
-                 WHEN patience IS NULL THEN 'failed_retryable' ELSE 'pending' END,
-    duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
-                WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
-    due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL
+SET state = CASE WHEN on_lapse <> 2 /* release */ THEN 5 /* unknown */
+                 WHEN patience IS NULL THEN 4 /* failed_retryable */ ELSE 1 /* pending */ END,
+    duty = CASE WHEN on_lapse <> 2 /* release */ THEN 4 /* ask */
+                WHEN patience IS NULL THEN 6 /* forget */ ELSE 3 /* run */ END,
+    due_at = CASE WHEN on_lapse = 2 /* release */ AND patience IS NULL
                   THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint
         + (SELECT retention FROM semel_terms WHERE id = semel_record.terms)
-                  WHEN on_lapse = 'release'
+                  WHEN on_lapse = 2 /* release */
                   AND abandon_at < (extract(epoch from clock_timestamp()) * 1000000)::bigint
                   THEN abandon_at
                   ELSE (extract(epoch from clock_timestamp()) * 1000000)::bigint END,
-    forget_at = CASE WHEN on_lapse = 'release' AND patience IS NULL
-                     THEN (extract(epoch from clock_timestamp()) * 1000000)::bigint
-        + (SELECT retention FROM semel_terms WHERE id = semel_record.terms) END,
-    leased_until = CASE on_lapse WHEN 'release' THEN abandon_at END,
-    snapshot = CASE on_lapse WHEN 'release' THEN NULL ELSE snapshot END,
-    tries = 0, reason = 'the lease ran out'
-WHERE identity = ANY (ARRAY(SELECT which FROM due)) AND state = 'in_progress'
+    leased_until = CASE on_lapse WHEN 2 /* release */ THEN abandon_at END,
+    snapshot = CASE on_lapse WHEN 2 /* release */ THEN NULL ELSE snapshot END,
+    tries = NULL, reason = 'the lease ran out'
+WHERE identity = ANY (ARRAY(SELECT which FROM due)) AND state = 2 /* in_progress */
   AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
 RETURNING state, (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -7,17 +7,16 @@
 --      is kept as long as the record's own terms say.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'run' AND due_at <= (SELECT :now) AND leased_until <= :now
+    WHERE duty = 3 /* run */ AND due_at <= (SELECT :now) AND leased_until <= :now
       AND terms IN (SELECT id FROM semel_terms)
     ORDER BY due_at LIMIT :limit
 )
 UPDATE semel_record
-SET state = 'completed', snapshot = :snapshot, leased_until = NULL, request = NULL,
-    expires_at = :now + (SELECT retention FROM semel_terms WHERE id = semel_record.terms),
+SET state = 3 /* completed */, snapshot = :snapshot, leased_until = NULL, request = NULL,
     forget_at = :now + (SELECT retention FROM semel_terms WHERE id = semel_record.terms)
         + (SELECT tombstone FROM semel_terms WHERE id = semel_record.terms),
-    duty = 'expire', due_at = :now
+    duty = 5 /* expire */, due_at = :now
         + (SELECT retention FROM semel_terms WHERE id = semel_record.terms),
     reason = 'nobody ran it in time'
-WHERE identity IN (SELECT which FROM due) AND state = 'pending' AND leased_until <= :now
+WHERE identity IN (SELECT which FROM due) AND state = 1 /* pending */ AND leased_until <= :now
 RETURNING state, :now

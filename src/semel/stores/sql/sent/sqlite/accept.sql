@@ -9,9 +9,12 @@
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
-SELECT :identity, 'pending', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
-       :on_lapse, :now, :now + :patience, 'run', :now, :patience, :now + :patience, :request, :terms
+SELECT :identity, 1 /* pending */, :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+       :on_lapse, :now, :now + :patience, 3 /* run */, :now, :patience, :now + :patience, :request,
+       :terms
 WHERE :fresh_until IS NULL OR :fresh_until >= :now
 ON CONFLICT (identity) DO NOTHING
 RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-          expires_at, forget_at, snapshot, reason, retired_at, :now
+          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+          snapshot, reason, retired_at, :now

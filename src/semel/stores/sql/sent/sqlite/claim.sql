@@ -8,10 +8,13 @@
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT :identity, 'in_progress', :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
+SELECT :identity, 2 /* in_progress */, :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
        :on_lapse, :now, :now + :lease,
-       CASE :on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, :now + :lease, :request, :terms
+       CASE :on_lapse WHEN 3 /* resume */ THEN 2 /* resume */ ELSE 1 /* lease */ END, :now
+           + :lease, :request, :terms
 WHERE :fresh_until IS NULL OR :fresh_until >= :now
 ON CONFLICT (identity) DO NOTHING
 RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-          expires_at, forget_at, snapshot, reason, retired_at, :now
+          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+          snapshot, reason, retired_at, :now

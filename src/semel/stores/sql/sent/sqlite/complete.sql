@@ -6,9 +6,10 @@
 -- why: also from unknown, for the fence that last held it: the late result is evidence. A lease that
 --      is past does not matter as long as nobody acted on it.
 UPDATE semel_record
-SET state = 'completed', snapshot = :snapshot, leased_until = NULL,
-    expires_at = :now + :retention, forget_at = :now + :retention + :tombstone, reason = NULL,
-    resource = :resource, request = NULL,
-    duty = 'expire', due_at = :now + :retention
-WHERE identity = :identity AND fence = :fence AND state IN ('in_progress', 'unknown')
-RETURNING state, leased_until, expires_at, :now
+SET state = 3 /* completed */, snapshot = :snapshot, leased_until = NULL,
+    duty = 5 /* expire */, due_at = :now + :retention,
+    forget_at = :now + :retention + :tombstone, reason = NULL, resource = :resource,
+    request = NULL
+WHERE identity = :identity AND fence = :fence AND state IN (2 /* in_progress */, 5 /* unknown */)
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          :now

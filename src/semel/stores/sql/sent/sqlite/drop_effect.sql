@@ -7,7 +7,8 @@
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT :now,
-       'drop', CAST(:actor AS text), CAST(:why AS text), identity, key, state,
+       'drop', CAST(:actor AS text), CAST(:why AS text), identity, key,
+       state,
        CAST(NULL AS text)
 FROM semel_effect
 WHERE key = :key AND state = 'dead';

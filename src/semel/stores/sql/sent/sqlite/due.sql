@@ -5,15 +5,17 @@
 -- why: what is pending past its deadline is the abandoner's, not the worker's. What is of another
 --      application, or of a route that the asker does not know, must not fill its list.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, record.expires_at,
-       record.forget_at, record.snapshot, record.reason, record.retired_at, record.tenant,
+       record.on_lapse, record.created_at, record.leased_until,
+       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
+       record.snapshot, record.reason, record.retired_at, record.tenant,
        record.method, record.path, record.key, record.request, record.journal, record.resource,
        record.tries, record.due_at, terms.said, :now
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty = :duty AND record.due_at <= (SELECT :now)
-  AND (record.state <> 'pending' OR record.leased_until > :now)
-  AND (record.state <> 'in_progress' OR record.leased_until <= :now)
+  AND (record.state <> 1 /* pending */ OR record.leased_until > :now)
+  AND (record.state <> 2 /* in_progress */ OR record.leased_until <= :now)
   AND (CAST(:all AS bigint) = 1
        OR (terms.application = CAST(:application AS text) AND terms.route IN (SELECT value
        FROM json_each(:names))))

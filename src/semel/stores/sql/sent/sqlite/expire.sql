@@ -3,14 +3,16 @@
 -- event: expire
 -- takes: limit
 -- gives: state and now of each
--- why: nobody waits for it: what a request has locked is left for the next round.
+-- why: nobody waits for it: what a request has locked is left for the next round. A tombstone keeps
+--      what refuses other requests (fingerprint) and finds it again (identity, tenant, place).
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'expire' AND due_at <= (SELECT :now)
+    WHERE duty = 5 /* expire */ AND due_at <= (SELECT :now)
     ORDER BY due_at LIMIT :limit
 )
 UPDATE semel_record
-SET state = 'expired', snapshot = NULL, request = NULL, journal = NULL, duty = 'forget',
-    due_at = forget_at
-WHERE identity IN (SELECT which FROM due) AND state = 'completed' AND expires_at <= :now
+SET state = 6 /* expired */, snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
+    fields = NULL, key = '', expires_at = due_at, duty = 6 /* forget */, due_at = forget_at,
+    forget_at = NULL
+WHERE identity IN (SELECT which FROM due) AND state = 3 /* completed */ AND due_at <= :now
 RETURNING state, :now

@@ -6,5 +6,6 @@
 -- why: by the store's clock, and only settled states: an unsettled record never becomes free by time.
 DELETE FROM semel_record
 WHERE identity = :identity AND fence = :seen
-  AND state IN ('completed', 'failed_retryable', 'expired') AND forget_at <= :now
-RETURNING CAST(NULL AS TEXT), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), :now
+  AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
+  AND CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END <= :now
+RETURNING CAST(NULL AS smallint), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), :now

@@ -8,11 +8,18 @@
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT :now,
-       'free', CAST(:actor AS text), CAST(:why AS text), identity, CAST(NULL AS text), state,
+       'free', CAST(:actor AS text), CAST(:why AS text), identity, CAST(NULL AS text),
+       CASE state
+       WHEN 1 THEN 'pending'
+       WHEN 2 THEN 'in_progress'
+       WHEN 3 THEN 'completed'
+       WHEN 4 THEN 'failed_retryable'
+       WHEN 5 THEN 'unknown'
+       WHEN 6 THEN 'expired' END,
        CAST(NULL AS text)
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND state = 'unknown';
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */;
 
 DELETE FROM semel_record
-WHERE identity = :identity AND fence = :seen AND state = 'unknown'
-RETURNING CAST(NULL AS TEXT), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), :now
+WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
+RETURNING CAST(NULL AS smallint), CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), :now

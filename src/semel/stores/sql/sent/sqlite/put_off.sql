@@ -6,10 +6,10 @@
 --      lapsed must not be looked at in every round.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'lease' AND due_at <= (SELECT :now) AND leased_until > :now
+    WHERE duty = 1 /* lease */ AND due_at <= (SELECT :now) AND leased_until > :now
     ORDER BY due_at LIMIT :limit
 )
 UPDATE semel_record
 SET due_at = leased_until
-WHERE identity IN (SELECT which FROM due) AND duty = 'lease' AND state = 'in_progress'
+WHERE identity IN (SELECT which FROM due) AND duty = 1 /* lease */ AND state = 2 /* in_progress */
 RETURNING :now

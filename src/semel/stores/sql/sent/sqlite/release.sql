@@ -8,16 +8,15 @@
 --      put back is due no later than its deadline, where the abandoner looks.
 UPDATE semel_record
 SET state = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
-                 THEN 'failed_retryable' ELSE 'pending' END,
+                 THEN 4 /* failed_retryable */ ELSE 1 /* pending */ END,
     duty = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
-                THEN 'forget' ELSE 'run' END,
+                THEN 6 /* forget */ ELSE 3 /* run */ END,
     due_at = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
                   THEN :now + :retention
                   WHEN :now + CAST(:requeue AS bigint) < abandon_at
                   THEN :now + CAST(:requeue AS bigint) ELSE abandon_at END,
-    forget_at = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
-                     THEN :now + :retention END,
     leased_until = CASE WHEN CAST(:requeue AS bigint) IS NULL THEN NULL ELSE abandon_at END,
     snapshot = NULL, reason = :reason
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, :now
+WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          :now

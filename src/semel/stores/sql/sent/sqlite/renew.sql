@@ -7,6 +7,8 @@
 --      the sweeper looks, due_at stays, so that this is a HOT update: it finds the lease renewed.
 UPDATE semel_record
 SET leased_until = :now + :lease,
-    due_at = CASE duty WHEN 'lease' THEN due_at ELSE :now + :lease END
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress' AND leased_until > :now
-RETURNING state, leased_until, expires_at, :now
+    due_at = CASE duty WHEN 1 /* lease */ THEN due_at ELSE :now + :lease END
+WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
+  AND leased_until > :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          :now

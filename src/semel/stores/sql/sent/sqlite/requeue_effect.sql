@@ -7,7 +7,8 @@
 INSERT INTO semel_audit
     (at, verb, actor, reason, identity, subject, state_before, state_after)
 SELECT :now,
-       'retry', CAST(:actor AS text), CAST(:why AS text), identity, key, state,
+       'retry', CAST(:actor AS text), CAST(:why AS text), identity, key,
+       state,
        'waiting'
 FROM semel_effect
 WHERE key = :key AND state = 'dead';

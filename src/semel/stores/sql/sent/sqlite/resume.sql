@@ -5,8 +5,10 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: the old holder may only be slow; its fence is burnt before anybody goes on.
 UPDATE semel_record
-SET fence = :fence, leased_until = :now + :lease, duty = 'resume', due_at = :now + :lease,
+SET fence = :fence, leased_until = :now + :lease, duty = 2 /* resume */, due_at = :now + :lease,
     snapshot = NULL, reason = NULL
-WHERE identity = :identity AND fence = :seen AND state = 'in_progress' AND leased_until <= :now
-  AND on_lapse = 'resume'
-RETURNING state, leased_until, expires_at, :now
+WHERE identity = :identity AND fence = :seen AND state = 2 /* in_progress */
+  AND leased_until <= :now
+  AND on_lapse = 3 /* resume */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          :now

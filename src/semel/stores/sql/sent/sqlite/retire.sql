@@ -7,6 +7,6 @@
 UPDATE semel_record
 SET retired_at = COALESCE(retired_at, :now)
 WHERE substr(resource, 1, 64) = substr(:resource, 1, 64) AND resource = :resource
-  AND tenant = :tenant AND state = 'completed'
+  AND tenant = :tenant AND state = 3 /* completed */
   AND terms IN (SELECT id FROM semel_terms WHERE application = :application)
 RETURNING :now

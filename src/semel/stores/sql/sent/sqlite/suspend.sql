@@ -6,7 +6,9 @@
 -- why: the fence stays, so that the holder's late result can still complete the record; there is no
 --      expiry, so that it never becomes free by time. Nobody to be asked: due never, a dead letter.
 UPDATE semel_record
-SET state = 'unknown', leased_until = NULL, reason = :reason, tries = 0, duty = 'ask',
+SET state = 5 /* unknown */, leased_until = NULL, reason = :reason, tries = NULL,
+    duty = 4 /* ask */,
     due_at = :now + :probe_after
-WHERE identity = :identity AND fence = :fence AND state = 'in_progress'
-RETURNING state, leased_until, expires_at, :now
+WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          :now

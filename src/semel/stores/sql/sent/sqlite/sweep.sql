@@ -10,24 +10,22 @@
 --      remembered say its own terms; where they are missing its next request lapses it.
 WITH due AS MATERIALIZED (
     SELECT identity AS which FROM semel_record
-    WHERE duty = 'lease' AND due_at <= (SELECT :now) AND leased_until <= :now
-      AND (on_lapse <> 'release' OR patience IS NOT NULL
+    WHERE duty = 1 /* lease */ AND due_at <= (SELECT :now) AND leased_until <= :now
+      AND (on_lapse <> 2 /* release */ OR patience IS NOT NULL
            OR terms IN (SELECT id FROM semel_terms))
     ORDER BY due_at LIMIT :limit
 )
 UPDATE semel_record
-SET state = CASE WHEN on_lapse <> 'release' THEN 'unknown'
-                 WHEN patience IS NULL THEN 'failed_retryable' ELSE 'pending' END,
-    duty = CASE WHEN on_lapse <> 'release' THEN 'ask'
-                WHEN patience IS NULL THEN 'forget' ELSE 'run' END,
-    due_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN :now
+SET state = CASE WHEN on_lapse <> 2 /* release */ THEN 5 /* unknown */
+                 WHEN patience IS NULL THEN 4 /* failed_retryable */ ELSE 1 /* pending */ END,
+    duty = CASE WHEN on_lapse <> 2 /* release */ THEN 4 /* ask */
+                WHEN patience IS NULL THEN 6 /* forget */ ELSE 3 /* run */ END,
+    due_at = CASE WHEN on_lapse = 2 /* release */ AND patience IS NULL THEN :now
         + (SELECT retention FROM semel_terms WHERE id = semel_record.terms)
-                  WHEN on_lapse = 'release' AND abandon_at < :now THEN abandon_at
+                  WHEN on_lapse = 2 /* release */ AND abandon_at < :now THEN abandon_at
                   ELSE :now END,
-    forget_at = CASE WHEN on_lapse = 'release' AND patience IS NULL THEN :now
-        + (SELECT retention FROM semel_terms WHERE id = semel_record.terms) END,
-    leased_until = CASE on_lapse WHEN 'release' THEN abandon_at END,
-    snapshot = CASE on_lapse WHEN 'release' THEN NULL ELSE snapshot END,
-    tries = 0, reason = 'the lease ran out'
-WHERE identity IN (SELECT which FROM due) AND state = 'in_progress' AND leased_until <= :now
+    leased_until = CASE on_lapse WHEN 2 /* release */ THEN abandon_at END,
+    snapshot = CASE on_lapse WHEN 2 /* release */ THEN NULL ELSE snapshot END,
+    tries = NULL, reason = 'the lease ran out'
+WHERE identity IN (SELECT which FROM due) AND state = 2 /* in_progress */ AND leased_until <= :now
 RETURNING state, :now

@@ -5,7 +5,9 @@
 -- gives: state, leased_until, expires_at, now; no row when refused
 -- why: of two workers that saw the same record one burns the fence the other saw.
 UPDATE semel_record
-SET state = 'in_progress', fence = :fence, leased_until = :now + :lease, reason = NULL,
-    duty = CASE on_lapse WHEN 'resume' THEN 'resume' ELSE 'lease' END, due_at = :now + :lease
-WHERE identity = :identity AND fence = :seen AND state = 'pending'
-RETURNING state, leased_until, expires_at, :now
+SET state = 2 /* in_progress */, fence = :fence, leased_until = :now + :lease, reason = NULL,
+    duty = CASE on_lapse WHEN 3 /* resume */ THEN 2 /* resume */ ELSE 1 /* lease */ END,
+    due_at = :now + :lease
+WHERE identity = :identity AND fence = :seen AND state = 1 /* pending */
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          :now
