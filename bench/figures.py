@@ -32,8 +32,9 @@ from tests.servers.postgres_cluster import PostgresCluster
 
 FILE: Final = Path(__file__).with_name("figures.toml")
 IN_FLIGHT: Final = 32
-EXPIRE: Final = (
-    "UPDATE semel_record SET state = 'expired', snapshot = NULL WHERE state = 'completed'"
+EXPIRE: Final = (  # as queries/expire.sql has it
+    "UPDATE semel_record SET state = 6, snapshot = NULL, fields = NULL, {key} = '',"
+    " expires_at = due_at, duty = 6, due_at = forget_at, forget_at = NULL WHERE state = 3"
 )
 
 
@@ -120,7 +121,7 @@ def postgresql_site(url: str, pid: int, copies: Sequence[int]) -> Site:
 
     def kept() -> dict[str, float]:
         whole = size()
-        ask(EXPIRE)
+        ask(EXPIRE.format(key="key"))
         return {"key_bytes": whole, "tombstone_bytes": size()}
 
     lsn = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float"
@@ -156,7 +157,8 @@ def mariadb_site(server: MariadbServer, copies: Sequence[int]) -> Site:
 
     def kept() -> dict[str, float]:
         whole = size()
-        server.execute(EXPIRE.replace("semel_record", "shop.semel_record"))
+        expire = EXPIRE.format(key="`key`")
+        server.execute(expire.replace("semel_record", "shop.semel_record"))
         return {"key_bytes": whole, "tombstone_bytes": size()}
 
     def log() -> float:

@@ -22,7 +22,7 @@ VALUES: Final = {
     "method": "'POST'",
     "path": "'/payments'",
     "key": "'key-' || :n",
-    "on_lapse": "'unknown'",
+    "on_lapse": "1",
     "terms": "0",
     "lease": "60000000",
     "fresh_until": "NULL",

@@ -20,17 +20,17 @@ from semel.stores import open_backend
 STEPS = {"claim": "claim", "sweep": "sweep of 100 due", "reap": "reap of 100 due"}
 COLUMNS = (
     "identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse, terms,"
-    " created_at, expires_at, forget_at, duty, due_at, snapshot"
+    " created_at, forget_at, duty, due_at, snapshot"
 )
 HOURS = 3_600_000_000
 
 # Both in the order of the identity, which keeps the index's pages in memory while it grows.
 FILL_POSTGRESQL = f"""
 INSERT INTO semel_record ({COLUMNS})
-SELECT sha256(int8send(n)), 'completed', substr(sha256(int8send(n)), 1, 16),
+SELECT sha256(int8send(n)), 3, substr(sha256(int8send(n)), 1, 16),
        'v1:' || repeat('a', 43), decode(repeat('ab', 64), 'hex'), 'tenant', 'POST', '/payments',
-       'key-' || n, 'unknown', 0, %(now)s, %(now)s + later, %(now)s + later + 24 * {HOURS}::bigint,
-       'expire', %(now)s + later, decode(repeat('cd', 100), 'hex')
+       'key-' || n, 1, 0, %(now)s, %(now)s + later + 24 * {HOURS}::bigint,
+       5, %(now)s + later, decode(repeat('cd', 100), 'hex')
 FROM (SELECT n, 24 * {HOURS}::bigint + (n %% 86400) * 1000000 AS later
       FROM generate_series(1, %(records)s::bigint) n) made
 ORDER BY sha256(int8send(n))
@@ -40,9 +40,9 @@ WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE
 made AS (SELECT n, randomblob(32) AS identity, 24 * {HOURS} + (n % 86400) * 1000000 AS later
          FROM numbers)
 INSERT INTO semel_record ({COLUMNS})
-SELECT identity, 'completed', randomblob(16), 'v1:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa',
-       zeroblob(64), 'tenant', 'POST', '/payments', 'key-' || n, 'unknown', 0, :now, :now + later,
-       :now + later + 24 * {HOURS}, 'expire', :now + later, zeroblob(100)
+SELECT identity, 3, randomblob(16), 'v1:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa',
+       zeroblob(64), 'tenant', 'POST', '/payments', 'key-' || n, 1, 0, :now,
+       :now + later + 24 * {HOURS}, 5, :now + later, zeroblob(100)
 FROM made ORDER BY identity
 """
 
