@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from semel.check.profiles import CheckProfile
     from semel.check.run import CheckedOperation
 
+SHOWN: Final = 2
+"""Exchanges that are printed of what is broken; a report has them all."""
+LONGEST: Final = 60
 _COLOURS: Final = {"holds": "good", "broken": "bad", "not observable": "doubtful"}
 _DISCOVERING: Final = (
     *("key.missing", "key.quoted", "replay.*", "mismatch.body", "tenant.own", "race.twenty"),
@@ -120,6 +123,16 @@ def _say_result(result: ProbeResult, *, many: bool) -> None:
     shown = output.Coloured(f"{word:<14}", _COLOURS[word]) if word in _COLOURS else f"{word:<14}"
     where = f"{result.operation}  " if many else ""
     output.say(shown, f"  {where}{result.name:<17} {result.reason}")
+    for one in result.evidence[-SHOWN:] if word == "broken" else ():
+        key = dict(one.request.headers).get("Idempotency-Key", "none")
+        got = one.note if one.answer is None else f"{one.answer.status} {_start(one.answer.body)}"
+        sent = f"{one.request.method} {one.request.target} {_start(one.request.body)}"
+        output.say(f"{'':<16}{sent}, key {_start(key.encode())}: {got}")
+
+
+def _start(text: bytes) -> str:
+    whole = text.decode("utf-8", "replace")
+    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}…"
 
 
 def _say_plan(options: CheckOptions, probes: list[Any], as_json: bool) -> None:
