@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from semel import Guard
+    from semel.check import CheckReport
     from semel.testing import PrivateStore, StoreClock
 
 
@@ -50,6 +51,14 @@ def semel_store(semel_guard: Guard, tmp_path: Path) -> Iterator[PrivateStore]:
 def semel_clock(semel_store: PrivateStore) -> StoreClock:
     """The clock of ``semel_store``."""
     return semel_store.clock
+
+
+@pytest.fixture
+def semel_check() -> Callable[..., CheckReport]:
+    """`semel check` for a running API: ``semel_check(url, body)`` gives the report."""
+    from semel.check import check_url
+
+    return check_url
 
 
 @pytest.hookimpl(tryfirst=True)

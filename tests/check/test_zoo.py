@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from semel.check.run import PROBES, CheckedOperation
 from semel.check.wire import WireRequest
 from tests.check.zoo.right import RIGHT
 from tests.check.zoo.server import Shop, serving
-from tests.check.zoo.wrong import WRONG, Wrong
+from tests.check.zoo.wrong import WRONG, IgnoresKeys, Wrong
 from tests.servers.ports import free_port
 
 BODY = b'{"amount": 100, "currency": "EUR"}'
@@ -71,6 +71,18 @@ def test_no_right_server_is_flagged(kind: type[Shop]) -> None:
 
 def test_every_probe_catches_a_wrong_server() -> None:
     assert {kind.caught_by for kind in WRONG} == set(PROBES)
+
+
+def test_a_test_of_ones_own_checks_a_running_api(semel_check: Callable[..., CheckReport]) -> None:
+    only = ["mismatch.body", "replay.equal"]
+    body = {"amount": 100, "currency": "EUR"}
+    with serving(Shop()) as origin:
+        report = semel_check(f"{origin}/payments", body, token="alice", only=only)
+    assert not report.broken
+    assert report.count(CheckVerdict.HOLDS) == 2
+    with serving(IgnoresKeys()) as origin:
+        report = semel_check(f"{origin}/payments", body, token="alice", only=only)
+    assert [each.name for each in report.broken] == ["replay.equal", "mismatch.body"]
 
 
 @pytest.mark.proof

@@ -18,8 +18,8 @@ Every probe has one verdict. An equal answer does not prove one effect: without 
 whose truth lies in effects is "not observable", never "holds".
 """
 
-from semel.check.ladder import CheckOptions, check
+from semel.check.ladder import CheckOptions, check, check_url
 from semel.check.report import CheckReport
 from semel.check.run import CheckVerdict, ProbeResult
 
-__all__ = ["CheckOptions", "CheckReport", "CheckVerdict", "ProbeResult", "check"]
+__all__ = ["CheckOptions", "CheckReport", "CheckVerdict", "ProbeResult", "check", "check_url"]

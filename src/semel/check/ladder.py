@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from semel.check import probes_errors, probes_keys, probes_races, probes_replays
 from semel.check.contract import declared_contract, probes_of_contract
@@ -27,7 +29,15 @@ from semel.check.run import (
     skipped,
 )
 from semel.check.safety import allowed_origin
-from semel.check.wire import BudgetUsedUp, Caller, NoReply, Pairs, RequestBudget, WireAnswer
+from semel.check.wire import (
+    BudgetUsedUp,
+    Caller,
+    NoReply,
+    Pairs,
+    RequestBudget,
+    WireAnswer,
+    WireRequest,
+)
 from semel.errors import ConfigurationError, SemelError
 
 LADDER: Final = [
@@ -99,6 +109,20 @@ def check(options: CheckOptions, told: Told | None = None) -> CheckReport:
     return CheckReport(
         options.origin, wanted, tuple(results), caller.sent, time.monotonic() - began, facts
     )
+
+
+def check_url(
+    url: str, body: object, *, method: str = "POST", headers: Pairs = (), **options: Any
+) -> CheckReport:
+    """Check one operation: ``body`` is bytes, or anything that JSON has; see `CheckOptions`."""
+    parts = urlsplit(url)
+    sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+    if not isinstance(body, bytes):
+        headers = (("Content-Type", "application/json"), *headers)
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    request = WireRequest(method, target, headers, sent)
+    operation = CheckedOperation(request, label=f"{method} {parts.path or '/'}")
+    return check(CheckOptions(f"{parts.scheme}://{parts.netloc}", [operation], **options))
 
 
 def planned(options: CheckOptions) -> list[CheckProbe]:
