@@ -10,6 +10,8 @@ from semel.errors import ConfigurationError
 from semel.stores import open_backend
 from semel.stores.base import Backend
 from semel.stores.memory import MemoryBackend
+from semel.stores.mysql import MysqlBackend
+from semel.stores.postgres import PostgresBackend
 from semel.stores.sqlite import SqliteBackend
 
 
@@ -21,6 +23,50 @@ def test_a_scheme_names_a_backend(url: str, kind: type) -> None:
     backend = open_backend(url)
     assert isinstance(backend, kind)
     assert isinstance(backend, Backend)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "url"),
+    [
+        ("postgresql+psycopg://ann:pw@db/shop", PostgresBackend, "postgresql://ann@db/shop"),
+        ("postgresql+asyncpg://ann:pw@db/shop", PostgresBackend, "postgresql://ann@db/shop"),
+        ("PostgreSQL+psycopg2://ann:pw@db/shop", PostgresBackend, "postgresql://ann@db/shop"),
+        ("postgres://ann:pw@db/shop", PostgresBackend, "postgresql://ann@db/shop"),
+        ("mysql+pymysql://ann:pw@db/shop", MysqlBackend, "mysql://ann@db/shop"),
+        ("mysql+aiomysql://ann:pw@db/shop", MysqlBackend, "mysql://ann@db/shop"),
+        ("mariadb+asyncmy://ann:pw@db/shop", MysqlBackend, "mariadb://ann@db/shop"),
+        ("sqlite+aiosqlite:////tmp/shop.db", SqliteBackend, "sqlite:////tmp/shop.db"),
+        ("sqlite+pysqlite:////tmp/shop.db", SqliteBackend, "sqlite:////tmp/shop.db"),
+    ],
+)
+def test_a_url_of_sqlalchemy_names_the_same_database(given: str, kind: type, url: str) -> None:
+    backend = open_backend(given)
+    assert isinstance(backend, kind)
+    assert backend.url == url
+
+
+@pytest.mark.parametrize(
+    ("given", "write"),
+    [
+        ("postgresql+pg8000://ann:secret@db/shop", "postgresql"),
+        ("mysql+pyodbc://ann:secret@db/shop", "mysql"),
+        ("sqlite+pysqlcipher://:secret@/shop.db", "sqlite"),
+        ("psql://ann:secret@db/shop", "postgresql"),
+        ("postgis://ann:secret@db/shop", "postgresql"),
+        ("file:///secret.db", "sqlite"),
+    ],
+)
+def test_another_way_to_write_it_is_told_the_right_one(given: str, write: str) -> None:
+    with pytest.raises(ConfigurationError, match=f": write {write}://") as refused:
+        open_backend(given)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["mssql+pyodbc://ann:secret@db/shop", "shop.db", "mongodb://db"])
+def test_a_store_that_is_not_there_is_told_which_are(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="known are memory://, sqlite:///") as refused:
+        open_backend(given)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

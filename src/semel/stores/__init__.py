@@ -88,14 +88,30 @@ _BACKENDS: Final = {
 """By the scheme of the URL: the folder and the class. Each is imported only when it is used."""
 
 
+_ENGINES: Final = {
+    **dict.fromkeys(
+        ("postgresql", "postgres"), ("psycopg", "psycopg_async", "psycopg2", "asyncpg")
+    ),
+    **dict.fromkeys(("mysql", "mariadb"), ("pymysql", "asyncmy", "aiomysql", "mysqldb")),
+    "sqlite": ("pysqlite", "aiosqlite"),
+}
+"""By the scheme: the drivers that SQLAlchemy's URLs may name. semel has its own."""
+
+_MEANT: Final = {
+    **dict.fromkeys(("pg", "pgsql", "psql", "postgis"), "postgresql"),
+    **dict.fromkeys(("file", "sqlite3"), "sqlite"),
+}
+"""Schemes that people write, and the one that is meant."""
+
+
 def open_backend(url: str, **options: Any) -> Backend:
     """The backend that a URL names. It does no I/O before its first use."""
     name = scheme(url)
     if name == "memory" and url.lower() != "memory://":
         raise ConfigurationError("a memory store takes no path or options: memory://")
     if name not in _BACKENDS:
-        # The rest of the URL may hold a password: only the scheme is shown.
-        raise ConfigurationError(f"unknown store {name!r}; known are {_KNOWN}")
+        raise ConfigurationError(_unknown(name))
+    url = f"{name}://{url.partition('://')[2]}"
     folder, kind = _BACKENDS[name]
     try:
         backend: Callable[..., Backend] = getattr(import_module(f"{__name__}.{folder}"), kind)
@@ -117,6 +133,22 @@ def open_backend(url: str, **options: Any) -> Backend:
 
 
 def scheme(url: str) -> str:
-    """The part before ``://`` in lower case; empty when there is none."""
-    name, found, _ = url.partition("://")
-    return name.lower() if found else ""
+    """The part before ``://`` in lower case; empty when there is none.
+
+    Without the driver of SQLAlchemy, as in ``postgresql+asyncpg://``: the database is the same.
+    """
+    name, found, _ = url.lower().partition("://")
+    if not found:
+        return ""
+    base, _, driver = name.partition("+")
+    return base if driver in _ENGINES.get(base, ()) else name
+
+
+def _unknown(name: str) -> str:
+    """Which URL to write instead. Of the one that was given only the scheme is shown: the rest may
+    hold a password."""
+    base = name.partition("+")[0]
+    meant = _MEANT.get(base, base)
+    if meant in _ENGINES:
+        return f"unknown store {name!r}: write {meant}://…, semel brings its own driver"
+    return f"unknown store {name!r}; known are {_KNOWN}"
