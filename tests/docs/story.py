@@ -1,9 +1,9 @@
 """A page that can be played: files are written, servers started, curl lines run and compared.
 
 A block with ``title=`` is written to that file. In a console block ``uvicorn module:app`` starts
-the application (again), a ``curl`` or ``semel`` line is run, and what the page shows below it is
-compared with what came. Ids and dates differ from run to run: each id on the page stands for one
-real id, throughout the page.
+the application (again); a ``curl``, ``semel`` or ``alembic`` line is run, and what the page shows
+below it is compared with what came. Ids and dates differ from run to run: each id on the page
+stands for one real id, throughout the page.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def play(page: Page, folder: Path) -> int:
                 if program == "uvicorn":
                     stack.close()
                     server = stack.enter_context(serve(arguments[0], folder))
-                elif program == "semel":
-                    assert output(arguments, folder) == command.shown, block
+                elif program in ("semel", "alembic"):
+                    assert output(program, arguments, folder) == command.shown, block
                 elif program == "curl":
                     assert server is not None, f"{block}: curl before uvicorn"
                     compare(command, curl(moved(arguments, server.port)), aliases)
@@ -87,14 +87,14 @@ def play(page: Page, folder: Path) -> int:
     return ran
 
 
-def output(arguments: list[str], folder: Path) -> list[str]:
-    """What ``semel`` prints, in a folder that only the page's own files are in."""
+def output(program: str, arguments: list[str], folder: Path) -> list[str]:
+    """What a program prints, in a folder that only the page's own files are in."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("SEMEL_")}
-    command = [sys.executable, "-m", "semel", *arguments]
+    command = [sys.executable, "-W", "error", "-m", program, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
-    return done.stdout.splitlines()
+    return done.stdout.splitlines() or [""]
 
 
 def serve(app: str, folder: Path) -> AppServer:
