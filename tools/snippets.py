@@ -55,7 +55,8 @@ def text_of(block: Block, above: Sequence[Block]) -> str:
     text = "; ".join(imports) + "\n" * block.line + block.text
     for other in (*above[::-1], *page("README.md").blocks):
         if other.title is not None:
-            own = re.compile(rf"\bfrom (shop\.)?{other.title[:-3]}(?= import )")
+            named = re.escape(other.title.removesuffix(".py").replace("/", "."))
+            own = re.compile(rf"\bfrom (shop\.)?{named}(?= import )")
             text = own.sub(f"from {module_of(other)}", text)
     return text
 

@@ -8,4 +8,6 @@ transaction, session       the open transaction of an atomic route; Django's is 
 
 A policy for one endpoint is ``@guard.route(policy)`` everywhere. Applications of other frameworks
 are guarded from outside, by ``guard.asgi(app)`` or ``guard.wsgi(app)``.
+
+``alembic`` is no adapter: it keeps Alembic away from semel's tables.
 """
