@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -19,6 +18,7 @@ from semel.guard import Guard
 from semel.runtime.leases import new_fence
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from tests.databases import connect, executed
 from tests.waiting import PATIENCE
 
 
@@ -31,11 +31,11 @@ class Shop:
         self.guard = Guard(self.backend, tenant=None)
         self.connection = connection = connect()
         self._outside = connect()
-        connection.execute("CREATE TABLE orders (number integer)")
+        executed(connection, "CREATE TABLE orders (number integer)")
         connection.commit()
 
     def seen_by_others(self) -> int:
-        found = self._outside.execute("SELECT count(*) FROM semel_effect").fetchone()[0]
+        ((found,),) = executed(self._outside, "SELECT count(*) FROM semel_effect")
         self._outside.rollback()
         return int(found)
 
@@ -48,18 +48,16 @@ class Shop:
         return list(self.backend.blocking().perform(BrowseEffects(Shelf.WAITING, 100)).effects)
 
     def order(self, number: int, **options: Any) -> str:
-        self.connection.execute(f"INSERT INTO orders VALUES ({number})")
+        executed(self.connection, f"INSERT INTO orders VALUES ({number})")
         return self.guard.enqueue(self.connection, "paid", {"order": number}, **options)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    if request.param == "sqlite":
-        path = tmp_path / "shop.db"
-        made = Shop(f"sqlite:///{path}", partial(sqlite3.connect, path))
-    else:
-        url = request.getfixturevalue("postgres_url")
-        made = Shop(url, partial(psycopg.connect, url))
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    if request.param != "sqlite":
+        url = request.getfixturevalue(f"{request.param}_url")
+    made = Shop(url, partial(connect, url, autocommit=False))
     yield made
     made.close()
 

@@ -7,7 +7,7 @@ import pytest
 import semel
 from semel.errors import ConfigurationError
 
-pytestmark = pytest.mark.parametrize("url", ["mysql://h/shop", "redis://h/0"])
+pytestmark = pytest.mark.parametrize("url", ["redis://h/0"])
 
 
 @pytest.mark.parametrize("mode", ["atomic", "resumable"])

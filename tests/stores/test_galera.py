@@ -13,7 +13,7 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.records import State
-from semel.errors import StoreUnavailable
+from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import Backend
 from semel.stores.mysql import MysqlBackend, protocol
 from tests.conftest import note
@@ -233,6 +233,18 @@ def at_work(node: GaleraNode) -> list[tuple[Any, ...]]:
         "SELECT id FROM information_schema.processlist"
         " WHERE info LIKE '%semel_record%' AND id <> CONNECTION_ID()"
     )
+
+
+def test_transactions_are_refused_on_a_node_whose_locks_others_do_not_know(
+    backends: list[Backend],
+) -> None:
+    node = backends[0]
+    assert isinstance(node, MysqlBackend)
+    with pytest.raises(ConfigurationError, match=r"Galera cluster.*GET_LOCK"):
+        node.begin(new_identity())
+    with pytest.raises(ConfigurationError, match=r"Galera cluster.*GET_LOCK"):
+        node.begin(None)
+    assert [finding.severity for finding in node.examine()] == ["limit"]
 
 
 @pytest.mark.parametrize("colour", COLOURS)

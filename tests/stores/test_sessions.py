@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from semel.core.operations.requests import Found
 from semel.core.records import State
 from semel.errors import ConfigurationError
-from tests.stores.test_transactions import Act, World, lazily, opened
+from tests.stores.test_transactions import WORLDS, Act, World, lazily, opened
 from tests.stores.together import complete
 
 
@@ -30,7 +30,7 @@ class Order(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-@pytest.fixture(params=["sqlite-sync", "sqlite-async", "postgresql-sync", "postgresql-async"])
+@pytest.fixture(params=WORLDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with opened(request.param, tmp_path, lazily(request)) as made:
         yield made

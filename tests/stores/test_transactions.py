@@ -1,6 +1,6 @@
 """Transactions of a store's database: what a claim, a handler and its completion commit together.
 
-Most of it is true of every store and colour; what is PostgreSQL's or SQLite's alone comes last.
+Most of it is true of every store and colour; what is true of one database alone comes last.
 """
 
 import asyncio
@@ -19,32 +19,50 @@ from time import monotonic
 from typing import Any, cast
 
 import psycopg
+import pymysql
 import pytest
 
 from semel.core.operations.requests import Applied, Claim, Claimed, Found, NoRecord, Read
 from semel.core.records import Identity, State
 from semel.errors import ConfigurationError, SemelError, StoreError, StoreUnavailable
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
+from semel.stores.mysql import MysqlBackend
+from semel.stores.mysql import transaction as maria_steps
+from semel.stores.mysql.handler_connections import AsyncMysqlHandlerConnection
+from semel.stores.mysql.settings import parse
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres import transaction as steps
 from semel.stores.sqlite import SqliteBackend
 from semel.stores.sqlite.transactions import SqliteTransactions
+from tests.databases import (
+    DRIVER_ERRORS,
+    WAITING_FOR_A_KEY,
+    aexecuted,
+    connect,
+    end_connections,
+    executed,
+)
 from tests.forms import in_proof
-from tests.servers import PostgresServer
+from tests.servers import MariadbServer, PostgresServer
 from tests.servers.child import ROOT
 from tests.stores.harness import TABLES
 from tests.stores.portal import Portal
 from tests.stores.together import SOON, claim, complete, forked
 from tests.waiting import PATIENCE, until
+from tests.web.cable import all_done
 
-SYNC = pytest.mark.parametrize("world", ["sqlite-sync", "postgresql-sync"], indirect=True)
-ASYNC = pytest.mark.parametrize("world", ["sqlite-async", "postgresql-async"], indirect=True)
+KINDS = ("sqlite", "postgresql", "mysql")
+SYNC = pytest.mark.parametrize("world", [f"{kind}-sync" for kind in KINDS], indirect=True)
+ASYNC = pytest.mark.parametrize("world", [f"{kind}-async" for kind in KINDS], indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's statements have a second to notice an interruption; here they have long."""
     monkeypatch.setattr("semel.stores.sqlite.connection.PATIENCE", PATIENCE)
+
+
+AWAITED = (psycopg.AsyncConnection, AsyncMysqlHandlerConnection)
 
 
 class Act:
@@ -72,15 +90,10 @@ class Act:
         return self.execute_on(self.connection, statement)
 
     def execute_on(self, connection: Any, statement: str) -> list[Any]:
-        if isinstance(connection, psycopg.AsyncConnection):
+        if isinstance(connection, AWAITED):
             assert self._portal is not None
-            return self._portal.call(self._aexecute(connection, statement))
-        cursor = connection.execute(statement)
-        return list(cursor.fetchall()) if cursor.description else []
-
-    async def _aexecute(self, connection: psycopg.AsyncConnection, statement: str) -> list[Any]:
-        cursor = await connection.execute(statement.encode())
-        return list(await cursor.fetchall()) if cursor.description else []
+            return self._portal.call(aexecuted(connection, statement))
+        return executed(connection, statement)
 
     def call(self, name: str) -> Any:
         """A method of the handler's connection."""
@@ -90,12 +103,20 @@ class Act:
         return method()
 
 
+BACKENDS: dict[str, Any] = {
+    "sqlite": SqliteBackend,
+    "postgresql": PostgresBackend,
+    "mysql": MysqlBackend,
+}
+
+
 class World:
     """A database with a table of the application's, and backends on it."""
 
     def __init__(self, url: str, colour: str, outside: Callable[[], Any]) -> None:
         self.url = url
-        self.is_sqlite = url.startswith("sqlite")
+        self.kind = url.partition(":")[0]
+        self.is_sqlite = self.kind == "sqlite"
         self.outside = outside
         self.portal = Portal() if colour == "async" else None
         self._opened: list[Any] = []
@@ -107,9 +128,7 @@ class World:
         """A backend of its own, as in another process."""
         url = url or self.url
         options.setdefault("timeout", PATIENCE)
-        made: Backend = (
-            SqliteBackend(url, **options) if self.is_sqlite else PostgresBackend(url, **options)
-        )
+        made: Backend = BACKENDS[self.kind](url, **options)
         self._opened.append(made)
         return made
 
@@ -164,7 +183,7 @@ class World:
 
     def orders(self) -> list[int]:
         with closing(self.outside()) as connection:
-            rows = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
+            rows = executed(connection, "SELECT id FROM orders ORDER BY id")
         return [row[0] for row in rows]
 
     def state(self, op: Claim) -> State | None:
@@ -203,8 +222,14 @@ def prepare(url: str) -> None:
         connection.execute(ORDERS)
 
 
+def prepare_mysql(url: str) -> None:
+    MysqlBackend(url, timeout=PATIENCE).migrate()
+    with closing(connect(url)) as connection:
+        executed(connection, ORDERS)
+
+
 @contextmanager
-def opened(name: str, folder: Path, postgres: Callable[[], PostgresServer]) -> Iterator[World]:
+def opened(name: str, folder: Path, server: Callable[[str], Any]) -> Iterator[World]:
     store, colour = name.split("-")
     if store == "sqlite":
         path = folder / "app.db"
@@ -215,19 +240,25 @@ def opened(name: str, folder: Path, postgres: Callable[[], PostgresServer]) -> I
         finally:
             world.close()
         return
-    with postgres().prepared(prepare, (*TABLES, "orders")) as url:
-        world = World(url, colour, lambda: psycopg.connect(url))
+    mysql = store == "mysql"
+    made: MariadbServer | PostgresServer = server("mariadb" if mysql else "postgres")
+    tables = (*TABLES, "orders")
+    with made.prepared(prepare_mysql if mysql else prepare, tables) as url:
+        world = World(url, colour, lambda: connect(url))
         try:
             yield world
         finally:
             world.close()
 
 
-def lazily(request: pytest.FixtureRequest) -> Callable[[], PostgresServer]:
-    return lambda: cast("PostgresServer", request.getfixturevalue("postgres"))
+def lazily(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    return request.getfixturevalue
 
 
-@pytest.fixture(params=["sqlite-sync", "sqlite-async", "postgresql-sync", "postgresql-async"])
+WORLDS = [f"{kind}-{colour}" for kind in KINDS for colour in ("sync", "async")]
+
+
+@pytest.fixture(params=WORLDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with opened(request.param, tmp_path, lazily(request)) as made:
         yield made
@@ -235,6 +266,19 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(params=["postgresql-sync", "postgresql-async"])
 def pg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with opened(request.param, tmp_path, lazily(request)) as made:
+        yield made
+
+
+@pytest.fixture(params=["mysql-sync", "mysql-async"])
+def maria(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    with opened(request.param, tmp_path, lazily(request)) as made:
+        yield made
+
+
+@pytest.fixture(params=WORLDS[2:])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """On a database server."""
     with opened(request.param, tmp_path, lazily(request)) as made:
         yield made
 
@@ -266,24 +310,24 @@ def test_severed_its_connection_is_of_no_use_any_more(world: World) -> None:
     act, _ = world.begun()
     connection = act.connection
     act.inner.sever("it took too long")
-    with pytest.raises((psycopg.Error, sqlite3.Error, SemelError)):
+    with pytest.raises((*DRIVER_ERRORS, SemelError)):
         act.execute_on(connection, "SELECT 1")
     with pytest.raises(SemelError):
         act.perform(Read(claim().identity))
     act.roll_back()
 
 
-def test_severed_it_takes_no_place_from_others(pg: World) -> None:
-    backend = pg.open(pool_size=1)
+def test_severed_it_takes_no_place_from_others(server: World) -> None:
+    backend = server.open(pool_size=1)
     acts = []
     for _ in range(3):
-        acts.append(pg.begin(claim().identity, backend))
+        acts.append(server.begin(claim().identity, backend))
         acts[-1].inner.sever("it took too long")
     for act in acts:
         act.roll_back()
-    one = pg.begin(claim().identity, backend)
-    with pg.hurry(backend), pytest.raises(StoreUnavailable, match="pool_size=1"):
-        pg.begin(claim().identity, backend)
+    one = server.begin(claim().identity, backend)
+    with server.hurry(backend), pytest.raises(StoreUnavailable, match="pool_size=1"):
+        server.begin(claim().identity, backend)
     one.roll_back()
 
 
@@ -321,20 +365,42 @@ async def _hush(number: int) -> None:
     asyncio.get_running_loop().remove_reader(number)
 
 
+LONG = {
+    "sqlite": (
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    ),
+    "postgresql": "SELECT pg_sleep(3600)",
+    "mysql": "SELECT SLEEP(3600)",
+}
+ASLEEP = {
+    "postgresql": (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event = 'PgSleep' AND datname = current_database()"
+    ),
+    "mysql": (
+        "SELECT count(*) FROM information_schema.processlist "
+        "WHERE state = 'User sleep' AND db = DATABASE()"
+    ),
+}
+
+
+def asleep(world: World) -> bool:
+    """Whether a statement is in the middle of its sleep."""
+    with closing(world.outside()) as outside:
+        return executed(outside, ASLEEP[world.kind]) == [(1,)]
+
+
 def test_severed_in_the_middle_of_a_statement_it_ends(world: World) -> None:
     act, op = world.begun()
-    long = (
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-        if world.is_sqlite
-        else "SELECT pg_sleep(3600)"
-    )
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(act.execute, long)
-        if not world.is_sqlite:
+        running = threads.submit(act.execute, LONG[world.kind])
+        if world.kind == "postgresql":
             pgconn = cast("Any", act.inner)._conn._pgconn
             until(lambda: pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE)
+        elif world.kind == "mysql":
+            until(lambda: asleep(world))
         act.inner.sever("it took too long")
-        with pytest.raises((psycopg.Error, sqlite3.Error, SemelError)):
+        with pytest.raises((*DRIVER_ERRORS, SemelError)):
             running.result(PATIENCE)
     act.roll_back()
     until(lambda: world.try_begin(op.identity)).roll_back()
@@ -426,13 +492,13 @@ def test_severed_after_its_end_it_harms_nobody(world: World) -> None:
     assert world.orders() == [1]
 
 
-def test_the_server_ends_one_whose_process_is_stopped(pg: World) -> None:
+def test_the_server_ends_one_whose_process_is_stopped(server: World) -> None:
     op = claim()
-    act = pg.begin(op.identity, limit=0.2)
+    act = server.begin(op.identity, limit=0.2)
     with suppress(StoreUnavailable):  # we may be so slow that it was ended before
         act.perform(op)
-    rival = pg.open()
-    until(lambda: pg.try_begin(op.identity, rival)).roll_back()  # in a process of its own
+    rival = server.open()
+    until(lambda: server.try_begin(op.identity, rival)).roll_back()  # in a process of its own
     act.roll_back()
 
 
@@ -483,7 +549,7 @@ def test_rolled_back_nothing_is_left_and_the_key_is_free(world: World) -> None:
 def test_what_was_undone_is_gone_and_the_record_stays(world: World) -> None:
     act, op = world.begun()
     act.execute("INSERT INTO orders VALUES (1)")
-    with pytest.raises((psycopg.Error, sqlite3.Error)):
+    with pytest.raises(DRIVER_ERRORS):
         act.execute("INSERT INTO orders VALUES (1)")
     act.undo()
     act.perform(complete(op))
@@ -602,8 +668,12 @@ def test_ending_the_transaction_is_refused_with_what_to_do(world: World, name: s
 def test_autocommit_is_refused(world: World) -> None:
     act, _ = world.begun()
     connection = act.connection
-    with pytest.raises(ConfigurationError, match="semel commits"):
-        connection.autocommit = True
+    if world.kind == "mysql":
+        with pytest.raises(ConfigurationError, match="semel commits"):
+            connection.autocommit(True)
+    else:
+        with pytest.raises(ConfigurationError, match="semel commits"):
+            connection.autocommit = True
     if world.is_sqlite:
         with pytest.raises(ConfigurationError, match="semel commits"):
             connection.isolation_level = "DEFERRED"
@@ -634,11 +704,13 @@ def test_beginning_another_one_instead_is_noticed(
     world: World, statement: str, phase: bool
 ) -> None:
     act = world.begin(None) if phase else world.begun()[0]
-    if world.is_sqlite:
+    if world.kind == "postgresql":
+        act.execute(f"{statement}; BEGIN")
+    elif world.is_sqlite:
         act.execute(statement)
         act.execute("BEGIN IMMEDIATE")
     else:
-        act.execute(f"{statement}; BEGIN")
+        act.execute(f"{statement} AND CHAIN")
     act.execute("INSERT INTO orders VALUES (1)")
     with pytest.raises(ConfigurationError, match="the handler ended"):
         act.commit()
@@ -658,6 +730,9 @@ def test_the_applications_row_factory_is_its_own(world: World) -> None:
     act, op = world.begun()
     if world.is_sqlite:
         act.connection.row_factory = lambda _cursor, row: {"only": row[0]}
+    elif world.kind == "mysql":
+        inner = getattr(act.connection, "_blocking", act.connection)
+        inner.cursorclass = pymysql.cursors.DictCursor
     else:
         act.connection.row_factory = psycopg.rows.dict_row
     assert act.execute("SELECT 5 AS only") == [{"only": 5}]
@@ -674,11 +749,7 @@ def test_a_late_use_is_refused(world: World) -> None:
     other, _ = world.begun()
 
     def late() -> None:
-        if isinstance(connection, psycopg.AsyncConnection):
-            assert world.portal is not None
-            world.portal.call(act._aexecute(connection, "INSERT INTO orders VALUES (9)"))
-        else:
-            connection.execute("INSERT INTO orders VALUES (9)")
+        act.execute_on(connection, "INSERT INTO orders VALUES (9)")
 
     with pytest.raises((ConfigurationError, sqlite3.ProgrammingError)):
         late()
@@ -691,7 +762,9 @@ def test_a_late_use_is_refused(world: World) -> None:
 def test_a_thread_gets_a_connection_that_blocks(world: World) -> None:
     act, op = world.begun()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: act.inner.connection.execute("INSERT INTO orders VALUES (3)")).result()
+        pool.submit(
+            lambda: executed(act.inner.connection, "INSERT INTO orders VALUES (3)")
+        ).result()
     act.execute("INSERT INTO orders VALUES (4)")
     act.perform(complete(op))
     act.commit()
@@ -711,7 +784,7 @@ identity, fence = Identity(bytes.fromhex(identity)), Fence(os.urandom(16))
 transaction = backend.begin(identity)
 transaction.perform(Claim(identity, fence, "v1:", b"", Origin("", "POST", "/", ""), 60_000_000))
 transaction.savepoint()
-transaction.connection.execute("INSERT INTO orders VALUES (1)")
+transaction.connection.cursor().execute("INSERT INTO orders VALUES (1)")
 transaction.perform(Complete(identity, fence, b"", 9**15, 9**15))
 print("ready", flush=True)
 sys.stdin.read()
@@ -737,7 +810,7 @@ def child_in_the_middle(world: World, identity: Identity) -> Iterator[subprocess
 
 @pytest.mark.parametrize(
     "world",
-    ["sqlite-sync", "postgresql-async", *in_proof("sqlite-async", "postgresql-sync")],
+    ["sqlite-sync", "postgresql-async", "mysql-async", *in_proof(*WORLDS[1:3], "mysql-sync")],
     indirect=True,
 )
 def test_a_killed_process_leaves_nothing_and_the_key_is_free(world: World) -> None:
@@ -776,12 +849,10 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return refused
 
 
-def somebody_waits(pg: World) -> bool:
+def somebody_waits(server: World) -> bool:
     """For the lock of an identity."""
-    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    with closing(pg.outside()) as connection:
-        waiting = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"
-        return connection.execute(waiting).fetchone() is not None
+    with closing(server.outside()) as connection:
+        return bool(executed(connection, WAITING_FOR_A_KEY[server.kind]))
 
 
 def test_ascertaining_waits_for_whoever_is_at_it(
@@ -882,15 +953,15 @@ def test_a_cancelled_commit_is_carried_through_and_can_be_awaited_again(world: W
 # ── PostgreSQL ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_two_keys_run_side_by_side(pg: World) -> None:
-    first, one = pg.begun()
-    second, two = pg.begun()
+def test_two_keys_run_side_by_side(server: World) -> None:
+    first, one = server.begun()
+    second, two = server.begun()
     first.execute("INSERT INTO orders VALUES (1)")
     second.execute("INSERT INTO orders VALUES (2)")
     for act, op in ((second, two), (first, one)):
         act.perform(complete(op))
         act.commit()
-    assert pg.orders() == [1, 2]
+    assert server.orders() == [1, 2]
 
 
 def test_savepoints_of_the_handlers_own_work(pg: World) -> None:
@@ -918,46 +989,60 @@ def test_savepoints_of_the_handlers_own_work(pg: World) -> None:
     assert pg.orders() == [1]
 
 
-def test_more_than_the_pool_holds_is_an_outage_in_time(pg: World) -> None:
-    backend = pg.open(pool_size=1)
-    act = pg.begin(claim().identity, backend)
-    with pg.hurry(backend), pytest.raises(StoreUnavailable, match="pool_size=1") as full:
-        pg.try_begin(claim().identity, backend)
+def test_more_than_the_pool_holds_is_an_outage_in_time(server: World) -> None:
+    backend = server.open(pool_size=1)
+    act = server.begin(claim().identity, backend)
+    with server.hurry(backend), pytest.raises(StoreUnavailable, match="pool_size=1") as full:
+        server.try_begin(claim().identity, backend)
     assert full.value.applied is False
     backend.blocking().perform(claim())  # records have a pool of their own
     act.roll_back()
-    pg.begin(claim().identity, backend).roll_back()
+    server.begin(claim().identity, backend).roll_back()
 
 
-def test_a_taken_key_holds_no_connection(pg: World) -> None:
-    act, op = pg.begun()
-    rival = pg.open(pool_size=1)
+def test_a_taken_key_holds_no_connection(server: World) -> None:
+    act, op = server.begun()
+    rival = server.open(pool_size=1)
     for _ in range(5):
-        assert pg.try_begin(op.identity, rival) is None
-    pg.begin(claim().identity, rival).roll_back()
+        assert server.try_begin(op.identity, rival) is None
+    server.begin(claim().identity, rival).roll_back()
     act.roll_back()
 
 
-def test_what_follows_the_lock_sees_what_its_last_holder_did(pg: World) -> None:
+DEFAULT_LEVEL = {
+    "postgresql": (
+        "ALTER DATABASE {} SET default_transaction_isolation = '{}'",
+        "ALTER DATABASE {} RESET ALL",
+    ),
+    "mysql": (
+        "SET GLOBAL TRANSACTION ISOLATION LEVEL {1}",
+        "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    ),
+}
+
+
+def test_what_follows_the_lock_sees_what_its_last_holder_did(server: World) -> None:
     """Whatever the database's default isolation level."""
-    with psycopg.connect(pg.url, autocommit=True) as connection:
-        name = connection.info.dbname
-        for level in ("repeatable read", "serializable"):
-            connection.execute(
-                f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'".encode()
-            )
-            backend = pg.open()
-            op = claim()
-            holder = pg.begin(op.identity, backend)
-            holder.perform(op)
-            patient = pg.open(timeout=PATIENCE)
-            with ThreadPoolExecutor(1) as pool:
-                asked = pool.submit(patient.ascertain, op.identity)
-                until(lambda: somebody_waits(pg))
-                holder.perform(complete(op))
-                holder.commit()
-                assert isinstance(asked.result(PATIENCE), Found)
-        connection.execute(f"ALTER DATABASE {name} RESET ALL".encode())
+    choose, undo = DEFAULT_LEVEL[server.kind]
+    with closing(server.outside()) as connection:
+        named = "SELECT current_database()" if server.kind == "postgresql" else "SELECT DATABASE()"
+        ((name,),) = executed(connection, named)
+        try:
+            for level in ("repeatable read", "serializable"):
+                executed(connection, choose.format(name, level))
+                backend = server.open()
+                op = claim()
+                holder = server.begin(op.identity, backend)
+                holder.perform(op)
+                patient = server.open(timeout=PATIENCE)
+                with ThreadPoolExecutor(1) as pool:
+                    asked = pool.submit(patient.ascertain, op.identity)
+                    until(lambda: somebody_waits(server))
+                    holder.perform(complete(op))
+                    holder.commit()
+                    assert isinstance(asked.result(PATIENCE), Found)
+        finally:
+            executed(connection, undo.format(name))
 
 
 @pytest.mark.parametrize("prepare", [None, True, False])
@@ -1040,43 +1125,33 @@ def test_a_commit_that_says_rollback_is_not_applied(pg: World) -> None:
     act.roll_back()
 
 
-def test_a_server_that_ends_the_connection_is_an_outage_and_nothing_happened(pg: World) -> None:
-    act, op = pg.begun()
+def test_a_server_that_ends_the_connection_is_an_outage_and_nothing_happened(server: World) -> None:
+    act, op = server.begun()
     act.execute("INSERT INTO orders VALUES (1)")
-    terminate_all(pg.url)
+    end_connections(server.url)
     with pytest.raises(StoreUnavailable) as lost:
         act.perform(complete(op))
     assert lost.value.applied is False
     with pytest.raises(StoreUnavailable):
         act.commit()
     act.roll_back()
-    assert pg.orders() == []
-    pg.begin(op.identity).roll_back()
+    assert server.orders() == []
+    server.begin(op.identity).roll_back()
 
 
-def test_idle_connections_that_were_ended_are_replaced(pg: World) -> None:
-    pg.begin(claim().identity).roll_back()
-    act, op = pg.begun()
+def test_idle_connections_that_were_ended_are_replaced(server: World) -> None:
+    server.begin(claim().identity).roll_back()
+    act, op = server.begun()
     act.execute("SELECT 1")
     act.perform(complete(op))
     act.commit()
-    terminate_all(pg.url)
-    pg.begin(claim().identity).roll_back()
+    end_connections(server.url)
+    server.begin(claim().identity).roll_back()
 
 
-def terminate_all(url: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        mine = "datname = current_database() AND pid <> pg_backend_pid()"
-        connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
-        count = (
-            f"SELECT count(*) FROM pg_stat_activity WHERE {mine} AND backend_type LIKE 'client%'"
-        )
-        until(lambda: connection.execute(count).fetchone() == (0,))
-
-
-def test_a_thread_left_behind_in_a_statement_is_cut_off(pg: World) -> None:
+def test_a_thread_left_behind_in_a_statement_is_cut_off(server: World) -> None:
     """An endpoint in a thread, whose request was given up."""
-    act, op = pg.begun()
+    act, op = server.begun()
     running = threading.Event()
     ended: list[Exception] = []
 
@@ -1084,31 +1159,26 @@ def test_a_thread_left_behind_in_a_statement_is_cut_off(pg: World) -> None:
         connection = act.inner.connection
         running.set()
         try:
-            connection.execute("SELECT pg_sleep(3600)")
+            executed(connection, LONG[server.kind])
         except Exception as error:
             ended.append(error)
 
     thread = threading.Thread(target=straggle)
     thread.start()
     running.wait()
-    with closing(pg.outside()) as outside:
-        asleep = (
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE wait_event = 'PgSleep' AND datname = current_database()"
-        )
-        until(lambda: outside.execute(asleep).fetchone()[0] == 1)
+    until(lambda: asleep(server))
     with pytest.raises(ConfigurationError, match="in use"):
         act.perform(complete(op))
     act.roll_back()
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert ended
-    act = until(lambda: pg.try_begin(op.identity))
+    act = until(lambda: server.try_begin(op.identity))
     act.roll_back()
 
 
-def test_whoever_is_in_the_middle_of_a_statement_is_noticed_at_the_end(pg: World) -> None:
-    act, op = pg.begun()
+def test_whoever_is_in_the_middle_of_a_statement_is_noticed_at_the_end(server: World) -> None:
+    act, op = server.begun()
     turn = cast("Any", act.inner)._turn
     turn.take()
     with pytest.raises(ConfigurationError, match="in use"):
@@ -1118,37 +1188,40 @@ def test_whoever_is_in_the_middle_of_a_statement_is_noticed_at_the_end(pg: World
     turn.give()
     with pytest.raises(ConfigurationError, match="over"):
         turn.take()
-    assert pg.state(op) is None
-    until(lambda: pg.try_begin(op.identity)).roll_back()
+    assert server.state(op) is None
+    until(lambda: server.try_begin(op.identity)).roll_back()
 
 
-@pytest.mark.parametrize("pg", ["postgresql-sync"], indirect=True)
+@pytest.mark.parametrize("server", ["postgresql-sync", "mysql-sync"], indirect=True)
 def test_a_commit_that_was_interrupted_is_in_doubt(
-    pg: World, monkeypatch: pytest.MonkeyPatch
+    server: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop's tasks are not interrupted by signals."""
-    act, op = pg.begun()
+    act, op = server.begun()
     act.perform(complete(op))
 
     def interrupted(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("semel.stores.postgres.pool_sync.wait", interrupted)
+        wait = "mysql.pool_sync.drive" if server.kind == "mysql" else "postgres.pool_sync.wait"
+        patch.setattr(f"semel.stores.{wait}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             act.commit()
     with pytest.raises(StoreUnavailable) as doubt:
         act.commit()
     assert doubt.value.applied is None
-    until(lambda: pg.try_begin(op.identity)).roll_back()
+    until(lambda: server.try_begin(op.identity)).roll_back()
 
 
 class Cutter:
     """Between a backend and its server; cuts a connection before its COMMIT got there, or after."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, *, mysql: bool) -> None:
         self._target = str(target)
+        self._mysql = mysql
         self.cut: str | None = None
+        self._asked, self._heard = False, b""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ends: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
@@ -1166,13 +1239,22 @@ class Cutter:
                     self._threads.append(threading.Thread(target=self._pump, args=way))
                     self._threads[-1].start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, cut: str) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, way: str) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                if self.cut == cut and b"COMMIT\0" in data:
+                if self._stops(data, way):
                     break
                 sink.sendall(data)
         self._end([source, sink])
+
+    def _stops(self, data: bytes, way: str) -> bool:
+        """An answer of MariaDB's does not say to what: it is the one that follows."""
+        if way == "before":
+            self._asked = self._asked or (self.cut is not None and b"COMMIT" in data)
+            return self.cut == "before" and self._asked
+        self._heard += data if self._asked else b""
+        done = all_done(self._heard) if self._mysql else b"COMMIT\0" in data
+        return self.cut == "after" and self._asked and done
 
     def _end(self, sockets: list[socket.socket]) -> None:
         for end in sockets:
@@ -1187,17 +1269,26 @@ class Cutter:
             end.close()
 
 
+def through(server: World, cutter: Cutter) -> str:
+    if server.kind == "mysql":
+        return f"mysql://root@127.0.0.1:{cutter.port}/{parse(server.url, {}).database}"
+    name = psycopg.conninfo.conninfo_to_dict(server.url)["dbname"]
+    return f"postgresql://postgres@127.0.0.1:{cutter.port}/{name}?sslmode=disable"
+
+
+def socket_of(server: World) -> Path:
+    if server.kind == "mysql":
+        return Path(parse(server.url, {}).socket or "")
+    with closing(server.outside()) as outside:
+        return Path(outside.info.host) / f".s.PGSQL.{outside.info.port}"
+
+
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_a_commit_that_was_cut_is_in_doubt_until_ascertained(pg: World, cut: str) -> None:
-    with closing(pg.outside()) as outside:
-        info = outside.info
-        target = Path(info.host) / f".s.PGSQL.{info.port}"
-        name = info.dbname
-    with closing(Cutter(target)) as cutter:
-        url = f"postgresql://postgres@127.0.0.1:{cutter.port}/{name}?sslmode=disable"
-        backend = PostgresBackend(url, timeout=PATIENCE)
+def test_a_commit_that_was_cut_is_in_doubt_until_ascertained(server: World, cut: str) -> None:
+    with closing(Cutter(socket_of(server), mysql=server.kind == "mysql")) as cutter:
+        backend = server.open(through(server, cutter))
         op = claim()
-        act = pg.begin(op.identity, backend)
+        act = server.begin(op.identity, backend)
         act.perform(op)
         act.savepoint()
         act.execute("INSERT INTO orders VALUES (1)")
@@ -1208,11 +1299,11 @@ def test_a_commit_that_was_cut_is_in_doubt_until_ascertained(pg: World, cut: str
         assert doubt.value.applied is None
         act.roll_back()
         cutter.cut = None
-        truth = pg.ascertain(op.identity, backend)
+        truth = server.ascertain(op.identity, backend)
         assert isinstance(truth, Found if cut == "after" else NoRecord)
-        assert pg.orders() == ([1] if cut == "after" else [])
-        if pg.portal is not None:
-            pg.portal.call(backend.aclose())
+        assert server.orders() == ([1] if cut == "after" else [])
+        if server.portal is not None:
+            server.portal.call(backend.aclose())
         backend.close()
 
 
@@ -1220,7 +1311,7 @@ def test_behind_a_transaction_pooler(request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue("pgbouncer_url")
     for colour in ("sync", "async"):
         world = World.__new__(World)
-        world.url, world.is_sqlite, world._opened = url, False, []
+        world.url, world.kind, world.is_sqlite, world._opened = url, "postgresql", False, []
         world.outside = lambda: psycopg.connect(url)
         world.portal = Portal() if colour == "async" else None
         world.backend = world.open()
@@ -1233,6 +1324,296 @@ def test_behind_a_transaction_pooler(request: pytest.FixtureRequest) -> None:
             act.commit()
             assert isinstance(world.ascertain(op.identity), Found)
         world.close()
+
+
+# ── MariaDB ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def locks(maria: World, op: Claim) -> list[bool]:
+    """Whether the identity's lock is held, and that of a handler."""
+    name = maria_steps.lock_name(op.identity)
+    with closing(maria.outside()) as outside:
+        asked = f"SELECT IS_USED_LOCK({name}), IS_USED_LOCK('of the handler')"
+        return [number is not None for number in executed(outside, asked)[0]]
+
+
+def deadlocked(maria: World, act: Act) -> None:
+    """The server chooses the one that wrote less to be undone: the handler."""
+    with closing(maria.outside()) as rival, ThreadPoolExecutor(1) as threads:
+        executed(rival, "START TRANSACTION")
+        executed(rival, "UPDATE orders SET id = id WHERE id = 1")
+        executed(rival, "INSERT INTO orders SELECT seq + 100 FROM seq_1_to_500")
+        act.execute("INSERT INTO orders VALUES (50)")
+        act.execute("UPDATE orders SET id = id WHERE id = 2")
+        waiting = threads.submit(executed, rival, "UPDATE orders SET id = id WHERE id = 2")
+        until(lambda: lock_waits(maria))
+        with pytest.raises(pymysql.OperationalError, match="Deadlock"):
+            act.execute("UPDATE orders SET id = id WHERE id = 1")
+        waiting.result(PATIENCE)
+        executed(rival, "ROLLBACK")
+
+
+def lock_waits(maria: World) -> bool:
+    """innodb_trx shows the same for as long as it is read more than ten times a second."""
+    with closing(maria.outside()) as outside:
+        executed(outside, "DO SLEEP(0.15)")
+        found = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        return bool(executed(outside, found))
+
+
+def with_two_orders(maria: World) -> None:
+    with closing(maria.outside()) as outside:
+        executed(outside, "INSERT INTO orders VALUES (1), (2)")
+
+
+def test_after_a_deadlock_nothing_more_is_written_and_nothing_committed(maria: World) -> None:
+    with_two_orders(maria)
+    act, op = maria.begun()
+    deadlocked(maria, act)
+    with pytest.raises(pymysql.OperationalError, match="rolled the whole transaction back"):
+        act.execute("INSERT INTO orders VALUES (3)")
+    with pytest.raises(StoreUnavailable, match="rolled the whole transaction back"):
+        act.perform(complete(op))
+    with pytest.raises(StoreUnavailable) as refused:
+        act.commit()
+    assert refused.value.applied is False
+    act.roll_back()
+    assert (maria.orders(), maria.state(op)) == ([1, 2], None)
+    maria.begin(op.identity).roll_back()
+
+
+def test_after_a_deadlock_there_is_nothing_to_go_back_to_and_that_is_no_doubt(maria: World) -> None:
+    with_two_orders(maria)
+    act, op = maria.begun()
+    deadlocked(maria, act)
+    with pytest.raises(StoreUnavailable, match="rolled the whole transaction back") as undone:
+        act.undo()
+    assert undone.value.applied is False
+    act.roll_back()
+    assert (maria.orders(), maria.state(op)) == ([1, 2], None)
+
+
+def test_what_a_handler_writes_after_an_unnoticed_rollback_is_not_committed(maria: World) -> None:
+    """Should semel not notice: the session does not commit by itself, and the savepoint is gone."""
+    act, op = maria.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    conn = cast("Any", act.inner)._conn
+    with closing(conn.connection.cursor()) as cursor:
+        cursor.execute("ROLLBACK")
+        cursor.execute("INSERT INTO orders VALUES (2)")
+    with pytest.raises(ConfigurationError, match="the handler ended"):
+        act.commit()
+    act.roll_back()
+    assert (maria.orders(), maria.state(op)) == ([], None)
+
+
+def test_a_statement_that_waited_too_long_is_undone_alone(maria: World) -> None:
+    with_two_orders(maria)
+    act, op = maria.begun()
+    act.execute("INSERT INTO orders VALUES (3)")
+    act.execute("SET innodb_lock_wait_timeout = 1")
+    with closing(maria.outside()) as rival:
+        executed(rival, "START TRANSACTION")
+        executed(rival, "UPDATE orders SET id = id WHERE id = 1")
+        with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+            act.execute("UPDATE orders SET id = id WHERE id = 1")
+    act.perform(complete(op))
+    act.commit()
+    assert maria.orders() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE IF NOT EXISTS orders (id integer)",
+        "CREATE TABLE orders (id integer)",  # it fails, and commits all the same
+        "ANALYZE TABLE orders",
+        "LOCK TABLES orders READ",
+        "SET autocommit = 1",
+        "BEGIN",
+    ],
+)
+def test_a_statement_that_commits_by_itself_is_noticed_and_is_no_success(
+    maria: World, statement: str
+) -> None:
+    act, op = maria.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with suppress(ConfigurationError, pymysql.Error):
+        act.execute(statement)
+    with suppress(ConfigurationError, pymysql.Error):
+        act.execute("INSERT INTO orders VALUES (2)")
+    with pytest.raises(ConfigurationError, match="commits implicitly"):
+        act.commit()
+    act.roll_back()
+    assert maria.orders() == [1]  # what came after it is not committed
+    assert maria.state(op) is State.IN_PROGRESS
+    until(lambda: maria.try_begin(op.identity)).roll_back()
+
+
+@pytest.mark.parametrize("end", ["commit", "roll_back", "undo", "lose"])
+def test_however_it_ends_no_connection_keeps_a_lock(maria: World, end: str) -> None:
+    op = claim()
+    rival = maria.open()
+    act = maria.begin(op.identity)
+    act.perform(op)
+    act.savepoint()
+    act.execute("SELECT GET_LOCK('of the handler', 0)")
+    assert locks(maria, op) == [True, True]
+    if end == "lose":
+        assert maria.try_begin(op.identity, rival) is None
+    if end == "undo":
+        act.undo()
+    if end in ("undo", "commit"):
+        act.perform(complete(op))
+        act.commit()
+    act.roll_back()
+    assert locks(maria, op) == [False, False]
+    maria.begin(op.identity, rival).roll_back()
+
+
+def test_a_lock_is_that_of_its_database(maria: World, request: pytest.FixtureRequest) -> None:
+    """Though the names of locks are the server's."""
+    act, op = maria.begun()
+    with cast("MariadbServer", request.getfixturevalue("mariadb")).database() as url:
+        other = maria.open(url, migrate=True)
+        maria.begin(op.identity, other).roll_back()
+        if maria.portal is not None:
+            maria.portal.call(other.aclose())
+        other.close()
+    act.roll_back()
+
+
+def test_a_handler_leaves_a_clean_session(maria: World) -> None:
+    backend = maria.open(pool_size=1)
+    op = claim()
+    act = maria.begin(op.identity, backend)
+    act.perform(op)
+    act.savepoint()
+    for statement in (
+        "SET SESSION sql_mode = '', autocommit = 0, max_statement_time = 77",
+        "SET @mine = 1",
+        "CREATE TEMPORARY TABLE shadow (id int)",
+        "PREPARE mine FROM 'SELECT 1'",
+        "SELECT GET_LOCK('of the handler', 0)",
+    ):
+        act.execute(statement)
+    act.perform(complete(op))
+    act.execute("USE mysql")
+    act.commit()
+    clean = maria.begin(None, backend)
+    assert clean.execute("SELECT @@max_statement_time, @mine, @@autocommit") == [(0.0, None, 0)]
+    assert "STRICT_ALL_TABLES" in clean.execute("SELECT @@sql_mode")[0][0]
+    for gone in ("SELECT * FROM shadow", "EXECUTE mine"):
+        with pytest.raises(pymysql.Error):
+            clean.execute(gone)
+    clean.execute("INSERT INTO orders VALUES (5)")
+    clean.commit()
+    assert maria.orders() == [5]
+
+
+def test_a_handler_s_text_is_one_statement(maria: World) -> None:
+    act, op = maria.begun()
+    with pytest.raises(pymysql.ProgrammingError, match="syntax"):
+        act.execute("INSERT INTO orders VALUES (1); COMMIT")
+    act.execute("INSERT INTO orders VALUES (2)")
+    act.perform(complete(op))
+    act.commit()
+    assert maria.orders() == [2]
+
+
+def test_a_procedure_s_results_are_read_before_anybody_else_s_turn(maria: World) -> None:
+    with closing(maria.outside()) as outside:
+        executed(outside, "CREATE OR REPLACE PROCEDURE two() BEGIN SELECT 1; SELECT 2; END")
+    act, op = maria.begun()
+    assert act.execute("CALL two()") == [(1,)]
+    act.perform(complete(op))
+    act.commit()
+    assert maria.state(op) is State.COMPLETED
+
+
+@pytest.mark.parametrize("maria", ["mysql-sync"], indirect=True)
+def test_rows_that_would_be_read_later_are_refused(maria: World) -> None:
+    act, _ = maria.begun()
+    with pytest.raises(pymysql.NotSupportedError, match="SSCursor"):
+        act.connection.cursor(pymysql.cursors.SSCursor).execute("SELECT 1")
+    with pytest.raises(ConfigurationError, match="closes"):
+        act.connection.__enter__()
+    act.roll_back()
+
+
+def test_what_a_connection_can_do_beside_statements(maria: World) -> None:
+    act, _ = maria.begun()
+    connection: Any = act.connection
+
+    async def awaited() -> None:
+        await connection.ping()
+        async with connection.cursor() as cursor:
+            assert await cursor.executemany("INSERT INTO orders VALUES (%s)", [(1,), (2,)]) == 2
+            await cursor.execute("SELECT id FROM orders WHERE id > %s", (0,))
+            assert [row async for row in cursor] == [(1,), (2,)]
+            assert await cursor.nextset() is None
+        await connection.select_db("mysql")
+        assert await connection.show_warnings() == ()
+        await connection.set_charset("latin1")
+
+    if maria.portal is not None:
+        maria.portal.call(awaited())
+    else:
+        connection.ping()
+        with connection.cursor() as cursor:
+            assert cursor.executemany("INSERT INTO orders VALUES (%s)", [(1,), (2,)]) == 2
+        connection.select_db("mysql")
+        assert connection.show_warnings() == ()
+        connection.set_character_set("latin1")
+    assert connection.open
+    act.roll_back()
+    assert not connection.open
+
+
+@pytest.mark.parametrize("maria", ["mysql-sync"], indirect=True)  # the exchange is the same
+def test_committed_and_then_lost_is_committed(
+    maria: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to COMMIT came; that to the release of its lock did not."""
+    act, op = maria.begun()
+    act.perform(complete(op))
+    inner = cast("Any", act.inner)
+    ask = inner._conn.ask
+    own = type(inner._conn)
+
+    def cut(conn: Any, packet: Any, deadline: float) -> Any:
+        if "COMMIT" in str(packet):
+            packet = packet.replace("DO RELEASE_ALL_LOCKS()", "KILL CONNECTION_ID()")
+        return ask(packet, deadline)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "ask", cut)
+        act.commit()
+    assert maria.state(op) is State.COMPLETED
+    maria.begin(op.identity).roll_back()
+
+
+def test_ascertaining_waits_for_the_row_where_no_lock_is_known(maria: World) -> None:
+    """As after a restart of the server, while it still undoes what was open."""
+    act, op = maria.begun()
+    act.perform(complete(op))
+    with closing(maria.outside()) as outside:
+        act.execute("DO RELEASE_ALL_LOCKS()")
+        patient = maria.open(timeout=PATIENCE)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(patient.ascertain, op.identity)
+            until(lambda: lock_waits(maria))
+            assert not asked.done()
+            act.commit()
+            assert isinstance(asked.result(PATIENCE), Found)
+        assert executed(outside, "SELECT 1") == [(1,)]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(10**9, 28800), (60, 60), (0.2, 1)])
+def test_a_shorter_limit_of_the_server_s_own_stays(maria: World, limit: float, kept: int) -> None:
+    act = maria.begin(claim().identity, limit=limit)
+    assert act.execute("SELECT @@wait_timeout") == [(kept,)]
+    act.roll_back()
 
 
 # ── SQLite ────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,6 @@ returns its answer, so that the same one is run by an event loop, by a thread of
 
 import asyncio
 import inspect
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-import psycopg
 from fastapi import FastAPI
 from flask import Flask
 from flask import Response as FlaskResponse
@@ -27,12 +25,12 @@ from starlette.routing import Route
 import semel
 from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
-from tests.servers import PostgresServer
+from tests.databases import aexecuted, connect, executed
 from tests.stores.harness import TABLES
 from tests.waiting import PATIENCE, auntil, patient
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 
-STORES = ("sqlite", "postgres")
+STORES = ("sqlite", "postgres", "mariadb")
 PAID = (1, 1, ["completed"])
 """What `Ledger.all` says after one payment."""
 NOTHING: tuple[int, int, list[str]] = (0, 0, [])
@@ -53,6 +51,10 @@ class Ledger:
         return self.url.startswith("sqlite")
 
     @property
+    def mysql(self) -> bool:
+        return self.url.startswith("mysql")
+
+    @property
     def file(self) -> str:
         return self.url.removeprefix("sqlite:///")
 
@@ -62,20 +64,14 @@ class Ledger:
         return patient(self.url)
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        if self.sqlite:
-            with closing(sqlite3.connect(self.file, timeout=PATIENCE)) as file:
-                rows = file.execute(statement).fetchall()
-                file.commit()
-                return rows
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+        with closing(connect(self.url)) as connection:
+            return executed(connection, statement)
 
     def found(self) -> None:
         """Make the tables: the bank's own, and semel's."""
         with closing(semel.Guard(self.store, tenant=None)) as guard:
             guard.migrate()
-        self.ask("CREATE TABLE payment (name TEXT PRIMARY KEY)")
+        self.ask("CREATE TABLE payment (name VARCHAR(200) PRIMARY KEY)")
 
     def payments(self) -> list[str]:
         return [row[0] for row in self.ask("SELECT name FROM payment ORDER BY name")]
@@ -92,18 +88,20 @@ class Ledger:
 
     def clear(self) -> None:
         statements = [f"DELETE FROM {name}" for name in ("payment", "semel_effect", "semel_record")]
-        for one in statements if self.sqlite else ["; ".join(statements)]:
-            self.ask(one)
+        with closing(connect(self.url)) as connection:
+            for each in statements:
+                executed(connection, each)
 
 
 @contextmanager
-def opened(store: str, folder: Path, postgres: PostgresServer) -> Iterator[Ledger]:
+def opened(store: str, folder: Path, server: Callable[[str], Any]) -> Iterator[Ledger]:
+    """``server``: the one of that name, started when it is asked for."""
     if store == "sqlite":
         ledger = Ledger(f"sqlite:///{folder / 'bank.db'}")
         ledger.found()
         yield ledger
     else:
-        with postgres.prepared(found, (*TABLES, "payment")) as url:
+        with server(store).prepared(found, (*TABLES, "payment")) as url:
             yield Ledger(url)
 
 
@@ -204,8 +202,7 @@ def _do(step: Step) -> Any:
     operation = semel.operation()
     match step:
         case Sql(text):
-            cursor = operation.transaction.execute(text)
-            return cursor.fetchall() if cursor.description else None
+            return executed(operation.transaction, text)
         case Put(name):
             return operation.enqueue(name, {"for": name})
         case Use(function):
@@ -236,8 +233,7 @@ async def _ado(step: Step) -> Any:
     operation = semel.async_operation()
     match step:
         case Sql(text):
-            cursor = await _ready(operation.transaction.execute(text))
-            return await _ready(cursor.fetchall()) if cursor.description else None
+            return await aexecuted(operation.transaction, text)
         case Put(name):
             return await operation.enqueue(name, {"for": name})
         case Use(function):

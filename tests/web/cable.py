@@ -1,4 +1,4 @@
-"""The cable between an application and PostgreSQL, which a test can cut at a COMMIT.
+"""The cable between an application and its server, which a test can cut at a COMMIT.
 
 Not a `Relay`: what becomes of the COMMIT is a function of the test, which holds both ends of its
 line, acts in between, and lets it arrive when it likes. A relay decides by itself, message by
@@ -32,6 +32,7 @@ class Line:
         self._cable = cable
         self._answered = threading.Event()
         self._deaf = False
+        self._heard = b""
 
     def up(self) -> None:
         while message := _receive(self.near):
@@ -47,7 +48,9 @@ class Line:
 
     def down(self) -> None:
         while message := _receive(self.far):
-            if _COMMITTED in message:
+            if self._deaf:
+                self._heard += message
+            if _COMMITTED in message or (self._cable.mysql and all_done(self._heard)):
                 self._answered.set()
             if not self._deaf:
                 with suppress(OSError):
@@ -67,12 +70,17 @@ class Cable:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         where = parse_qs(parts.query)
-        self._path = Path(where["host"][0], f".s.PGSQL.{where['port'][0]}")
+        self.mysql = parts.scheme == "mysql"
+        self._path = (
+            Path(where["socket"][0])
+            if self.mysql
+            else Path(where["host"][0], f".s.PGSQL.{where['port'][0]}")
+        )
         self.cut: Cut | None = None
         self.refusing = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
-        self.url = f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}"
+        self.url = f"{parts.scheme}://{parts.username}@127.0.0.1:{port}{parts.path}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
@@ -98,6 +106,15 @@ class Cable:
         line = Line(self, near, far)
         for pump in (line.up, line.down):
             threading.Thread(target=quietly, args=(pump,), daemon=True).start()
+
+
+def all_done(answer: bytes) -> bool:
+    """Whether MariaDB has answered every statement of a packet: its last OK says that no other
+    result follows. (An OK that counts nothing has its flags in the fourth byte.)"""
+    flags = 8
+    while len(answer) >= 4 and len(answer) >= 4 + (size := int.from_bytes(answer[:3], "little")):
+        flags, answer = answer[4 + 3], answer[4 + size :]
+    return not flags & 8 and not answer
 
 
 def _receive(end: socket.socket) -> bytes:

@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-import psycopg
 
 import semel
 from semel.core.operations.maintenance import Browse
@@ -20,14 +17,14 @@ from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal
 from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse, WsgiApp
-from tests.servers import PostgresServer
+from tests.databases import aexecuted, connect, executed
 from tests.stores.harness import Harness, open_harness
 from tests.time_travel import into_the_past
 from tests.web.client import Reply
 from tests.web.drive import AsgiDriver, Ask, Driver, WsgiDriver
 
 LEASE = timedelta(seconds=60)
-STORES = ("sqlite", "postgresql")
+STORES = ("sqlite", "postgresql", "mysql")
 
 
 Wrap = Callable[[Any], Any]
@@ -104,9 +101,7 @@ class Rides:
 
     async def _awrite(self, name: str) -> Any:
         op: semel.AsyncOperation = semel.async_operation()
-        done = op.transaction.execute(self._insert, (name,))
-        if not isinstance(done, sqlite3.Cursor):
-            await done
+        await aexecuted(op.transaction, _INSERT, (name,))
         if self.script.effect:
             which = name if self.script.which else ""
             await op.enqueue("receipt", {"for": name}, which=which)
@@ -127,19 +122,11 @@ class Rides:
 
     def _write(self, name: str) -> Any:
         op: semel.Operation = semel.operation()
-        op.transaction.execute(self._insert, (name,))
+        executed(op.transaction, _INSERT, (name,))
         if self.script.effect:
             which = name if self.script.which else ""
             op.enqueue("receipt", {"for": name}, which=which)
         return self.script.in_phase() or {"phase": name}
-
-    @property
-    def _insert(self) -> str:
-        return f"INSERT INTO rides VALUES ({'%s' if self._psycopg else '?'})"
-
-    @property
-    def _psycopg(self) -> bool:
-        return self.harness.backend.url.startswith("postgresql")
 
     def ask(self, key: str) -> Reply:
         return self.send(Ask(key=key))
@@ -168,28 +155,16 @@ class Rides:
         return int(self._query("SELECT count(*) FROM semel_effect")[0][0])
 
     def _query(self, text: str) -> list[Any]:
-        with self.connect() as connection:
-            return list(connection.execute(text).fetchall())
-
-    @contextmanager
-    def connect(self) -> Iterator[Any]:
-        if self._psycopg:
-            with psycopg.connect(self.database) as connection:
-                yield connection
-            return
-        sqlite = sqlite3.connect(self.database)
-        try:
-            with sqlite:
-                yield sqlite
-        finally:
-            sqlite.close()
+        with closing(connect(self.database)) as connection:
+            return executed(connection, text)
 
     database: str = ""
+    """The URL of its store."""
 
     def later(self, duration: timedelta) -> None:
         """Time passes, and what has begun keeps its beginning, by which providers know it."""
         url = self.guard.backend.url
-        if url.startswith("postgresql"):
+        if url.startswith(("postgresql", "mysql")):
             into_the_past(url, duration.total_seconds())
         else:
             self.harness.travel(duration // timedelta(microseconds=1))
@@ -219,6 +194,7 @@ class Rides:
 
 
 _TABLE = "CREATE TABLE rides (phase text)"
+_INSERT = "INSERT INTO rides VALUES (%s)"
 
 
 @contextmanager
@@ -227,19 +203,20 @@ def rides_on(
     colour: str,
     folder: Path,
     runner: asyncio.Runner,
-    postgres: Callable[[], PostgresServer],
+    server: Callable[[], Any],
     **options: Any,
 ) -> Iterator[Rides]:
-    with open_harness(f"{store}-sync", folder, postgres) as harness:
+    """``server``: asks for that of the store (`server_of`)."""
+    with open_harness(f"{store}-sync", folder, server) as harness:
         harness.backend.migrate()
         rides = Rides(colour, harness, runner, **options)
-        rides.database = f"{folder}/records.db" if store == "sqlite" else harness.backend.url
-        with rides.connect() as connection:
-            connection.execute("DROP TABLE IF EXISTS rides")  # a database may be used again
-            connection.execute(_TABLE)
+        own = harness.backend.url
+        rides.database = f"sqlite:///{folder}/records.db" if store == "sqlite" else own
+        with closing(connect(rides.database)) as connection:
+            executed(connection, "DROP TABLE IF EXISTS rides")  # a database may be used again
+            executed(connection, _TABLE)
         try:
             yield rides
         finally:
-            if rides.async_:
-                runner.run(rides.guard.aclose())
+            runner.run(rides.guard.aclose())
             rides.guard.close()

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 
 import semel
 from semel.core.records import Identity
+from semel.stores.mysql.handler_connections import AsyncMysqlHandlerConnection
 from semel.web.asgi import Middleware
-from tests.servers import PostgresServer
+from tests.databases import DRIVER_ERRORS, aexecuted, executed
 from tests.waiting import PATIENCE, until
 from tests.web.bank import (
     ASGI,
@@ -45,6 +47,14 @@ from tests.web.drive import Ask, Wire, scope_of
 
 MakeBank = Callable[..., Bank]
 ON_POSTGRES = pytest.mark.parametrize("ledger", ["postgres"], indirect=True)
+ON_SERVERS = pytest.mark.parametrize("ledger", ["postgres", "mariadb"], indirect=True)
+AWAITED = (psycopg.AsyncConnection, AsyncMysqlHandlerConnection)
+LEFT_OPEN = {
+    False: "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' "
+    "AND datname = current_database()",
+    True: "SELECT 1 FROM information_schema.innodb_trx "
+    "JOIN information_schema.processlist ON id = trx_mysql_thread_id WHERE db = DATABASE()",
+}
 
 WAIT = int(PATIENCE * 1000)
 """Milliseconds that PostgreSQL may take to end a connection."""
@@ -52,15 +62,14 @@ WAIT = int(PATIENCE * 1000)
 PAIRS_TRIED = (
     *(("asgi", "postgres"), ("fastapi", "sqlite"), ("def", "postgres")),
     *(("wsgi", "postgres"), ("flask", "sqlite")),
+    *(("fastapi", "mariadb"), ("def", "mariadb"), ("flask", "mariadb")),
 )
-"""Both colours on both databases; the others are proof (`conftest.py`)."""
+"""Both colours on every database; the others are proof (`conftest.py`)."""
 
 
 @pytest.fixture(params=STORES)
-def ledger(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
-) -> Iterator[Ledger]:
-    with opened(request.param, tmp_path, postgres) as one:
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    with opened(request.param, tmp_path, request.getfixturevalue) as one:
         yield one
 
 
@@ -123,7 +132,8 @@ def test_the_effect_carries_the_key_that_the_handler_was_given(make_bank: MakeBa
         return Says(pieces=(key.encode(),))
 
     one = make_bank(script)
-    assert [(one.send().body.decode(),)] == one.ledger.ask("SELECT key FROM semel_effect")
+    column = "CAST(`key` AS CHAR)" if one.ledger.mysql else "key"
+    assert [(one.send().body.decode(),)] == one.ledger.ask(f"SELECT {column} FROM semel_effect")
 
 
 def test_an_effect_of_an_earlier_life_of_the_key_is_another(make_bank: MakeBank) -> None:
@@ -334,21 +344,43 @@ def test_a_rollback_as_text_is_not_taken_for_a_success(make_bank: MakeBank) -> N
         assert one.send(key_for(number)).code == "outcome-unknown"
 
 
+@pytest.mark.parametrize("ledger", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("says", [Says(), Says(500)])
+def test_a_statement_that_commits_leaves_the_outcome_unknown(
+    make_bank: MakeBank, says: Says
+) -> None:
+    """CREATE TABLE commits, though this one fails."""
+
+    def script() -> Generator[Step, Any, Says]:
+        yield Sql("INSERT INTO payment VALUES ('before')")
+        with suppress(*DRIVER_ERRORS):
+            yield Sql("CREATE TABLE payment (name int)")
+        with suppress(semel.ConfigurationError):
+            yield Sql("INSERT INTO payment VALUES ('after')")
+        return says
+
+    one = make_bank(script)
+    assert one.send().code == "outcome-unknown"
+    assert one.send().code == "outcome-unknown"
+    assert (one.script.runs, one.ledger.payments()) == (1, ["before"])
+    assert one.ledger.all() == (1, 0, ["unknown"])
+
+
 def test_sql_that_failed_under_a_success_keeps_nothing_and_a_retry_runs(
     make_bank: MakeBank,
 ) -> None:
-    """PostgreSQL has aborted the transaction; SQLite has only undone the one statement."""
+    """PostgreSQL has aborted the transaction; others have only undone the one statement."""
 
     def script() -> Generator[Step, Any, Says]:
         yield Sql("INSERT INTO payment VALUES ('a')")
         yield Put("receipt")
-        with suppress(psycopg.Error, sqlite3.Error):
+        with suppress(*DRIVER_ERRORS):
             yield Sql("INSERT INTO payment VALUES ('a')")
         return Says()
 
     one = make_bank(script)
     reply = one.send()
-    if one.ledger.sqlite:
+    if one.ledger.sqlite or one.ledger.mysql:
         assert (reply.status, one.ledger.all()) == (201, PAID)
         return
     assert (reply.status, reply.code, one.ledger.all()) == (503, "not-executed", NOTHING)
@@ -356,11 +388,11 @@ def test_sql_that_failed_under_a_success_keeps_nothing_and_a_retry_runs(
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
-@ON_POSTGRES  # a file has no search path
+@ON_SERVERS  # a file has no search path
 def test_a_handler_that_hides_semels_tables_keeps_nothing(make_bank: MakeBank) -> None:
     def script() -> Generator[Step, Any, Says]:
         yield from pay()()
-        yield Sql("SET LOCAL search_path = nowhere")
+        yield Sql("USE mysql" if one.ledger.mysql else "SET LOCAL search_path = nowhere")
         return Says()
 
     one = make_bank(script)
@@ -387,15 +419,27 @@ def test_a_constraint_that_is_checked_at_commit_keeps_nothing(make_bank: MakeBan
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
-@ON_POSTGRES  # a file has no connection that could die
+WHO = {False: "SELECT pg_backend_pid()", True: "SELECT CONNECTION_ID()"}
+
+
+def end_connection(ledger: Ledger, number: int) -> None:
+    if not ledger.mysql:
+        ledger.ask(f"SELECT pg_terminate_backend({number}, {WAIT})")
+        return
+    ledger.ask(f"KILL {number}")
+    left = f"SELECT 1 FROM information_schema.processlist WHERE id = {number}"
+    until(lambda: ledger.ask(left) == [])
+
+
+@ON_SERVERS  # a file has no connection that could die
 def test_a_connection_that_dies_in_the_handler_keeps_nothing(make_bank: MakeBank) -> None:
     one = make_bank(pay())
 
     def dying(says: Says | None) -> Script:
         def script() -> Generator[Step, Any, Says]:
-            ((pid,),) = yield Sql("SELECT pg_backend_pid()")
+            ((pid,),) = yield Sql(WHO[one.ledger.mysql])
             yield from pay()()
-            one.ledger.ask(f"SELECT pg_terminate_backend({pid}, {WAIT})")
+            end_connection(one.ledger, pid)
             if says is None:
                 raise ValueError("the handler noticed")
             return says
@@ -411,7 +455,7 @@ def test_a_connection_that_dies_in_the_handler_keeps_nothing(make_bank: MakeBank
     assert (one.send().status, one.ledger.all()) == (201, PAID)
 
 
-@ON_POSTGRES
+@ON_SERVERS
 @pytest.mark.parametrize("factory", [semel.ietf, semel.stripe])
 def test_a_doubt_is_on_record_although_the_connection_died_with_the_handler(
     make_bank: MakeBank, factory: Any
@@ -420,9 +464,9 @@ def test_a_doubt_is_on_record_although_the_connection_died_with_the_handler(
     one = make_bank(pay(), factory)
 
     def script() -> Generator[Step, Any, Says]:
-        ((pid,),) = yield Sql("SELECT pg_backend_pid()")
+        ((pid,),) = yield Sql(WHO[one.ledger.mysql])
         yield from pay()()
-        one.ledger.ask(f"SELECT pg_terminate_backend({pid}, {WAIT})")
+        end_connection(one.ledger, pid)
         raise semel.OutcomeUnknown("sent, and no answer")
 
     one.plays(script)
@@ -444,15 +488,17 @@ def test_what_goes_on_after_the_answer_cannot_use_the_transaction(make_bank: Mak
 
     one = make_bank(script)
     assert one.send().status == 201
-    with pytest.raises((semel.ConfigurationError, sqlite3.Error, psycopg.Error)):
+    with pytest.raises((semel.ConfigurationError, *DRIVER_ERRORS)):
         use_late(kept[0])
     assert one.ledger.all() == PAID
 
 
 def use_late(connection: Any) -> None:
-    outcome = connection.execute("INSERT INTO payment VALUES ('late')")
-    if asyncio.iscoroutine(outcome):
-        asyncio.run(outcome)
+    said = "INSERT INTO payment VALUES ('late')"
+    if isinstance(connection, AWAITED):
+        asyncio.run(aexecuted(connection, said))
+    else:
+        executed(connection, said)
 
 
 # ── who may not run ───────────────────────────────────────────────────────────────────────────────
@@ -549,9 +595,8 @@ def test_one_who_may_not_run_leaves_no_transaction_open(
     )
     assert stranger.send(Ask(body=body)).status in (201, 422)
     if not one.ledger.sqlite:
-        left = "SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
         # Soon: nobody waits for the answer to a ROLLBACK.
-        until(lambda: one.ledger.ask(f"{left} AND datname = current_database()") == [])
+        until(lambda: one.ledger.ask(LEFT_OPEN[one.ledger.mysql]) == [])
     assert stranger.send(Ask(key="another-key-of-some-length")).status == 201
 
 
@@ -572,12 +617,17 @@ class watched:  # noqa: N801 - used like a function
     def _count(self) -> int:
         if self._ledger.sqlite:
             return int(self._file.execute("PRAGMA data_version").fetchone()[0])
+        if self._ledger.mysql:
+            written = "SHOW GLOBAL STATUS WHERE variable_name REGEXP 'Innodb_rows_(ins|upd|del)'"
+            return sum(int(count) for _, count in self._ledger.ask(written))
         # A transaction has a number of its own only once it writes.
         asked = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
         return int(self._ledger.ask(asked)[0][0])
 
     def _still(self) -> None:
         """The numbers are the whole server's: it must write nothing by itself."""
+        if self._ledger.mysql:
+            return
         for statement in ("ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"):
             self._ledger.ask(statement)
         cleaning = "SELECT 1 FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
@@ -621,7 +671,7 @@ def test_a_leased_route_has_no_transaction_and_says_so(
 
 
 def put(operation: Any) -> None:
-    operation.transaction.execute("INSERT INTO payment VALUES ('a')")
+    executed(operation.transaction, "INSERT INTO payment VALUES ('a')")
     operation.enqueue("receipt", {})
 
 
@@ -656,7 +706,7 @@ def test_once_whose_function_commits_says_so_and_is_not_run_again(
 
     def job() -> str:
         put(semel.operation())
-        semel.operation().transaction.execute("COMMIT")
+        executed(semel.operation().transaction, "COMMIT")
         return "done"
 
     with pytest.raises(semel.ConfigurationError, match="ended semel's transaction itself"):
@@ -672,9 +722,7 @@ async def test_aonce_in_a_transaction(ledger: Ledger) -> None:
 
     async def job() -> str:
         operation = semel.async_operation()
-        outcome = operation.transaction.execute("INSERT INTO payment VALUES ('a')")
-        if not ledger.sqlite:
-            await outcome
+        await aexecuted(operation.transaction, "INSERT INTO payment VALUES ('a')")
         await operation.enqueue("receipt", {})
         started.set()
         await go.wait()
@@ -716,6 +764,9 @@ def test_every_handler_gets_an_operation_and_a_connection_of_its_own_colour(
     assert kind == ("AsyncOperation" if awaited else "Operation")
     if one.ledger.sqlite:
         assert isinstance(connection, sqlite3.Connection)
+    elif one.ledger.mysql:
+        wanted: type = AsyncMysqlHandlerConnection if awaited else pymysql.Connection
+        assert isinstance(connection, wanted)
     else:
         wanted = psycopg.AsyncConnection if awaited else psycopg.Connection
         assert isinstance(connection, wanted)

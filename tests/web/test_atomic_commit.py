@@ -15,6 +15,7 @@ import pytest
 
 import semel
 from semel.runtime.leases import Lease
+from tests.databases import WAITING_FOR_A_KEY, end_connections
 from tests.forms import in_proof
 from tests.servers import PostgresServer
 from tests.stores.relay import hang_up
@@ -27,9 +28,9 @@ from tests.web.hurry import no_pauses
 MakeBank = Callable[..., Bank]
 
 
-@pytest.fixture
-def ledger(postgres_url: str) -> Ledger:
-    ledger = Ledger(postgres_url)
+@pytest.fixture(params=["postgres", "mariadb"])
+def ledger(request: pytest.FixtureRequest) -> Ledger:
+    ledger = Ledger(request.getfixturevalue(f"{request.param}_url"))
     ledger.found()
     return ledger
 
@@ -109,8 +110,7 @@ def late(ledger: Ledger, *, arrives: bool) -> Callable[[Line, bytes], None]:
 
     def cut(line: Line, message: bytes) -> None:
         hang_up(line.near)
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory'"
-        until(lambda: ledger.ask(waiting))
+        until(lambda: ledger.ask(WAITING_FOR_A_KEY[ledger.url.partition(":")[0]]))
         if arrives:
             line.commit(message)
         hang_up(line.far)
@@ -211,10 +211,7 @@ def test_a_doubt_whose_transaction_was_lost_before_is_recorded_after_the_outage(
     def script() -> Any:
         yield from pay()()
         cable.refusing = True
-        ledger.ask(
-            f"SELECT pg_terminate_backend(pid, {PATIENCE * 1000:.0f}) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        end_connections(ledger.url)
         raise semel.OutcomeUnknown("sent, and no answer")
 
     one = make_bank(script)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.forms import in_proof
-from tests.servers import AppServer, PostgresServer, gunicorn, uvicorn
+from tests.servers import AppServer, gunicorn, uvicorn
 from tests.waiting import PATIENCE, until
 from tests.web.bank import ASGI, Ledger, opened
 from tests.web.bank_app import COMMITTED, HANDLER, IN_SEMEL
@@ -25,7 +25,8 @@ from tests.web.effects import Effects
 FIRST = ("fastapi", "postgres")
 PAIRS = (
     FIRST,
-    *in_proof(("wsgi", "sqlite"), ("def", "sqlite"), ("flask", "postgres")),
+    ("fastapi", "mariadb"),
+    *in_proof(("wsgi", "sqlite"), ("def", "sqlite"), ("flask", "postgres"), ("def", "mariadb")),
 )
 
 
@@ -84,11 +85,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def bank_(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    postgres: PostgresServer,
 ) -> Iterator[Served]:
     colour, store = request.param
     folder = tmp_path_factory.mktemp("bank")
-    with opened(store, folder, postgres) as ledger, serve(colour, ledger, folder) as served:
+    with (
+        opened(store, folder, request.getfixturevalue) as ledger,
+        serve(colour, ledger, folder) as served,
+    ):
         yield served
 
 
@@ -179,13 +182,12 @@ def test_twenty_at_once_are_paid_once(bank_: Served) -> None:
 def two(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    postgres: PostgresServer,
 ) -> Iterator[tuple[Served, Served]]:
     """Two processes over one database, each with a pool of 4."""
     colour, store = request.param
     folder = tmp_path_factory.mktemp("two")
     with ExitStack() as stack:
-        ledger = stack.enter_context(opened(store, folder, postgres))
+        ledger = stack.enter_context(opened(store, folder, request.getfixturevalue))
         servers = [
             stack.enter_context(serve(colour, ledger, folder, 1, "&pool_size=4")) for _ in range(2)
         ]

@@ -16,7 +16,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import semel
 from tests.forms import in_proof
-from tests.servers import PostgresServer
 from tests.web.bank import (
     COLOURS,
     NOTHING,
@@ -49,8 +48,9 @@ class Payment(Base):
 TRIED = (
     *(("asgi", "postgres"), ("asgi", "sqlite"), ("def", "postgres")),
     *(("wsgi", "postgres"), ("wsgi", "sqlite")),
+    *(("asgi", "mariadb"), ("def", "mariadb"), ("wsgi", "mariadb")),
 )
-"""A session that is awaited, one in the loop's thread, and one of a server's; on both databases."""
+"""A session that is awaited, one in the loop's thread, and one of a server's; on every database."""
 PAIRS = (
     *TRIED,
     *in_proof(*(pair for pair in itertools.product(COLOURS, STORES) if pair not in TRIED)),
@@ -61,12 +61,11 @@ PAIRS = (
 def make_bank(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    postgres: PostgresServer,
     make_guard: MakeGuard,
     runner: asyncio.Runner,
 ) -> Iterator[MakeBank]:
     colour, store = request.param
-    with opened(store, tmp_path, postgres) as ledger:
+    with opened(store, tmp_path, request.getfixturevalue) as ledger:
 
         def make(script: Script, factory: Any = semel.ietf) -> Bank:
             guard = make_guard(ledger.store, policy=factory(mode="atomic"), maintenance=None)

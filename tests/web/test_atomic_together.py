@@ -19,7 +19,6 @@ from semel.runtime.transactions import AsyncTransact, Transact
 from semel.stores.base import AsyncTransaction, Transaction
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.sqlite import SqliteBackend
-from tests.servers import PostgresServer
 from tests.waiting import PATIENCE, auntil, until
 from tests.web.bank import NOTHING, PAID, STORES, Bank, Ledger, Says, Step, Wait, bank, opened, pay
 from tests.web.client import Reply
@@ -31,10 +30,8 @@ LONG = timedelta(seconds=PATIENCE)
 
 
 @pytest.fixture(params=STORES)
-def ledger(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
-) -> Iterator[Ledger]:
-    with opened(request.param, tmp_path, postgres) as one:
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    with opened(request.param, tmp_path, request.getfixturevalue) as one:
         yield one
 
 
@@ -147,13 +144,13 @@ def test_those_who_wait_for_a_failure_are_told_to_come_again(together: Any) -> N
 
 
 def test_on_sqlite_a_duplicate_in_another_process_is_busy_after_the_time_limit(
-    tmp_path: Path, postgres: PostgresServer, make_guard: MakeGuard, runner: asyncio.Runner
+    request: pytest.FixtureRequest, tmp_path: Path, make_guard: MakeGuard, runner: asyncio.Runner
 ) -> None:
     """Another backend on the same file stands for the other process: they share nothing else.
 
     Its time limit is short only for what must meet it: for the lock that is held.
     """
-    with opened("sqlite", tmp_path, postgres) as ledger:
+    with opened("sqlite", tmp_path, request.getfixturevalue) as ledger:
         policy, slow = semel.ietf(mode="atomic"), Slow()
         here, there = (
             bank("wsgi", make_guard(ledger.store, policy=policy), ledger, runner, it)
@@ -173,12 +170,11 @@ def test_on_sqlite_a_duplicate_in_another_process_is_busy_after_the_time_limit(
         assert (there.send().replayed, there.script.runs, ledger.all()) == (True, 0, PAID)
 
 
+@pytest.mark.parametrize("ledger", ["postgres", "mariadb"], indirect=True)
 def test_two_processes_that_ask_for_the_same_answer_do_not_refuse_each_other(
-    postgres_url: str, make_guard: MakeGuard, runner: asyncio.Runner
+    ledger: Ledger, make_guard: MakeGuard, runner: asyncio.Runner
 ) -> None:
     """Who has never met the key looks under its lock; who finds that taken reads the record."""
-    ledger = Ledger(postgres_url)
-    ledger.found()
     policy = semel.ietf(mode="atomic")
     first = bank("wsgi", make_guard(ledger.store, policy=policy), ledger, runner, pay())
     body = first.send().body
@@ -302,12 +298,12 @@ def test_a_forked_child_finds_no_key_taken(monkeypatch: pytest.MonkeyPatch) -> N
 def test_nobody_is_woken_before_the_commit(
     colour: str,
     tmp_path: Path,
-    postgres: PostgresServer,
+    request: pytest.FixtureRequest,
     make_guard: MakeGuard,
     runner: asyncio.Runner,
 ) -> None:
     """Who looked between completion and commit would find nothing, and take that for the end."""
-    with opened("sqlite", tmp_path, postgres) as ledger:
+    with opened("sqlite", tmp_path, request.getfixturevalue) as ledger:
         guard = make_guard(ledger.store, policy=semel.ietf(mode="atomic"))
         seen: list[bool] = []
         settled = guard.runtime.keeper.settled

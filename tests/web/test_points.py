@@ -6,6 +6,7 @@ On real databases, in both colours. Processes that are really killed are in the 
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,22 @@ from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.operators.operator import Operator
 from semel.worker.reconciler import Reconciler
 from semel.worker.stored_runs import StoredRuns
+from tests.databases import connect, executed
+from tests.stores.harness import server_of
 from tests.web.rides import LEASE, Rides, rides_on
 
 MICROS = LEASE // timedelta(microseconds=1)
 
 
-@pytest.fixture(params=["sqlite-asgi", "sqlite-wsgi", "postgresql-asgi"])
+@pytest.fixture(
+    params=["sqlite-asgi", "sqlite-wsgi", "postgresql-asgi", "mysql-asgi", "mysql-wsgi"]
+)
 def rides(
     request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
 ) -> Iterator[Rides]:
     store, colour = request.param.split("-")
 
-    def postgres() -> Any:
-        return request.getfixturevalue("postgres")
-
-    with rides_on(store, colour, tmp_path, runner, postgres) as made:
+    with rides_on(store, colour, tmp_path, runner, server_of(request, store)) as made:
         yield made
 
 
@@ -406,8 +408,8 @@ def test_an_operation_that_no_worker_can_get_through_is_a_dead_letter_in_the_end
 
 def test_an_operation_whose_journal_is_damaged_is_a_dead_letter(rides: Rides) -> None:
     fails_after_its_charge(rides)
-    with rides.connect() as connection:
-        connection.execute("UPDATE semel_record SET journal = substr(journal, 1, 20)")
+    with closing(connect(rides.database)) as connection:
+        executed(connection, "UPDATE semel_record SET journal = substr(journal, 1, 20)")
     charged = list(rides.script.charged)
     assert rides.send().status == 503
     assert rides.script.charged == charged

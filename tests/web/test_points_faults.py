@@ -17,6 +17,7 @@ from semel.runtime.leases import Lease
 from semel.worker.reconciler import Reconciler
 from semel.worker.stored_runs import StoredRuns
 from tests.forms import in_proof
+from tests.stores.harness import server_of
 from tests.web.client import Reply
 from tests.web.faulty import Faults, FaultyBackend, Mishap
 from tests.web.hurry import no_pauses
@@ -41,8 +42,11 @@ def passing(faults: Faults, held: Callable[[Lease, float], bool]) -> Callable[[L
     return later
 
 
-PAIRS = ("sqlite-asgi", "postgresql-wsgi", *in_proof("sqlite-wsgi", "postgresql-asgi"))
-"""Either colour, on either store."""
+PAIRS = (
+    *("sqlite-asgi", "postgresql-wsgi", "mysql-asgi"),
+    *in_proof("sqlite-wsgi", "postgresql-asgi", "mysql-wsgi"),
+)
+"""Either colour, on every store."""
 
 
 @pytest.fixture(params=PAIRS)
@@ -60,10 +64,7 @@ def faulty(
     def wrap(backend: Any) -> Any:
         return FaultyBackend(backend, faults)
 
-    def postgres() -> Any:
-        return request.getfixturevalue("postgres")
-
-    with rides_on(store, colour, tmp_path, runner, postgres, wrap=wrap) as rides:
+    with rides_on(store, colour, tmp_path, runner, server_of(request, store), wrap=wrap) as rides:
 
         @rides.guard.probe("charged")
         def probe(inquiry: Inquiry) -> Any:

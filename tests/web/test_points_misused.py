@@ -17,7 +17,8 @@ from semel.core.operations.maintenance import Browse
 from semel.core.records import State
 from semel.core.recovery import journal
 from semel.web.wsgi import Environ, StartResponse
-from tests.stores.harness import Harness, open_harness
+from tests.databases import executed
+from tests.stores.harness import Harness, open_harness, server_of
 from tests.waiting import PATIENCE
 from tests.web.client import Reply
 from tests.web.drive import AsgiDriver, WsgiDriver
@@ -63,16 +64,16 @@ class Bench:
         return case.record.state.value, [(point.name, point.done) for point in points]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def bench(
     request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
 ) -> Iterator[Bench]:
-    def postgres() -> Any:
-        return request.getfixturevalue("postgres")
-
-    with open_harness(f"{request.param}-sync", tmp_path, postgres) as harness:
+    with open_harness(
+        f"{request.param}-sync", tmp_path, server_of(request, request.param)
+    ) as harness:
         harness.backend.migrate()
         yield Bench(harness, runner)
+        runner.run(harness.backend.aclose())
 
 
 def test_a_call_in_a_phase(bench: Bench) -> None:
@@ -91,7 +92,7 @@ def test_a_phase_in_a_phase_leaves_the_outer_one_whole(bench: Bench) -> None:
         op: semel.Operation = semel.operation()
         with pytest.raises(semel.ConfigurationError, match="one after the other"):
             op.phase("inner", lambda: 1)
-        op.transaction.execute("SELECT 1")
+        executed(op.transaction, "SELECT 1")
         op.enqueue("receipt", {})
         return "done"
 

@@ -13,6 +13,7 @@ import semel
 from semel.core.unknown.evidence import Happened, Inquiry
 from semel.runtime import recovery_points
 from tests import waiting
+from tests.stores.harness import server_of
 from tests.web.colours import COLOURS
 from tests.web.rides import Rides, rides_on
 
@@ -21,10 +22,7 @@ from tests.web.rides import Rides, rides_on
 def rides(
     request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
 ) -> Iterator[Rides]:
-    def postgres() -> Any:
-        return request.getfixturevalue("postgres")
-
-    with rides_on("sqlite", request.param, tmp_path, runner, postgres) as made:
+    with rides_on("sqlite", request.param, tmp_path, runner, server_of(request, "sqlite")) as made:
         yield made
 
 

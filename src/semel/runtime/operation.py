@@ -66,7 +66,7 @@ class _Known:
 
     @property
     def transaction(self) -> Any:
-        """The open transaction, as a `sqlite3` or psycopg connection; semel commits it.
+        """The open transaction, as a connection of `sqlite3`, psycopg or PyMySQL; semel commits it.
 
         In atomic mode that of the whole handler, in a phase that of the phase.
         """

@@ -25,7 +25,7 @@ def transactional(backend: Backend) -> Transactional:
     if not backend.capabilities.transactions or not isinstance(backend, Transactional):
         raise ConfigurationError(
             f"{backend.url} has no transactions: mode='atomic', phases and effects need a store in "
-            "the application's own database (SQLite, PostgreSQL)"
+            "the application's own database (SQLite, PostgreSQL, MariaDB, MySQL)"
         )
     return backend
 

@@ -150,8 +150,8 @@ class Transaction(Protocol):
 
     @property
     def connection(self) -> Any:
-        """The connection given to the handler: of `sqlite3` or psycopg, the async one in an event
-        loop. Its own commit and rollback are refused."""
+        """The connection given to the handler: of `sqlite3`, psycopg or PyMySQL, an async one in an
+        event loop. Its own commit and rollback are refused."""
         ...
 
     @property

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from semel.stores.sqlalchemy_sessions import Engines, JoinedSessions
 
 ENDED: Final = (
-    "the handler ended semel's transaction itself, by COMMIT or ROLLBACK as SQL text: leave both "
-    "to semel, which commits when the handler has answered, and raise an exception to undo"
+    "the handler ended semel's transaction itself, by COMMIT or ROLLBACK as SQL text, or by a "
+    "statement that commits implicitly (in MariaDB and MySQL: BEGIN, CREATE TABLE and the like): "
+    "leave both to semel, which commits when the handler has answered, and raise to undo"
 )
 OVER: Final = (
     "this transaction is over: semel ended it when the handler had answered; work that goes on "

@@ -58,16 +58,19 @@ class PerLoop(Generic[A]):
         place = os.getpid(), asyncio.get_running_loop()
         found = self._made.get(place)
         if found is None:
-            # Loops may have ended without closing what they had opened.
-            for other in [place for place in list(self._made) if place[1].is_closed()]:
-                if forgotten := self._made.pop(other, None):
-                    forgotten.abandon()
+            self.drop_closed()
             found = self._made.setdefault(place, self._make())
         return found
 
     def made(self) -> list[A]:
         """What the loops of this process have, from any thread."""
         return [one for (pid, _), one in list(self._made.items()) if pid == os.getpid()]
+
+    def drop_closed(self) -> None:
+        """Loops may have ended without closing what they had opened."""
+        for other in [place for place in list(self._made) if place[1].is_closed()]:
+            if forgotten := self._made.pop(other, None):
+                forgotten.abandon()
 
     def pop(self) -> A | None:
         return self._made.pop((os.getpid(), asyncio.get_running_loop()), None)

@@ -29,8 +29,13 @@ from semel.stores.background import in_thread
 from semel.stores.open_transactions import OVER, in_event_loop
 
 if TYPE_CHECKING:
+    from sqlalchemy.dialects.mysql.asyncmy import MySQLDialect_asyncmy
+    from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
     from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectAsync_psycopg
 else:
+    from sqlalchemy.dialects.mysql.asyncmy import MySQLDialect_asyncmy
+    from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
+
     try:
         from sqlalchemy.dialects.postgresql.psycopg import (
             PGDialect_psycopg,
@@ -78,6 +83,31 @@ class AsyncPostgresGuest(_Guest, PGDialectAsync_psycopg):
     supports_statement_cache = True
 
 
+class MysqlGuest(_Guest, MySQLDialect_pymysql):
+    supports_statement_cache = True
+
+    @classmethod
+    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> type[AsyncMysqlGuest]:
+        return AsyncMysqlGuest
+
+
+class AsyncMysqlGuest(_Guest, MySQLDialect_asyncmy):
+    """Over a connection that has asyncmy's methods, and raises PyMySQL's errors."""
+
+    supports_statement_cache = True
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        from pymysql import err
+
+        adapter: Any = super().import_dbapi()
+        for name in ("Error", *(error.__name__ for error in err.Error.__subclasses__())):
+            setattr(adapter, name, getattr(err, name))
+        for error in err.DatabaseError.__subclasses__():
+            setattr(adapter, error.__name__, error)
+        return adapter
+
+
 class SqliteGuest(_Guest, SQLiteDialect_pysqlite):
     supports_statement_cache = True
 
@@ -91,6 +121,7 @@ class AsyncSqliteGuest(_Guest, SQLiteDialect_aiosqlite):
 
 
 registry.register("postgresql.semel", __name__, "PostgresGuest")
+registry.register("mysql.semel", __name__, "MysqlGuest")
 registry.register("sqlite.semel", __name__, "SqliteGuest")
 
 _given: ContextVar[Any] = ContextVar("semel_given")
@@ -118,7 +149,7 @@ class Engines:
                 return connection
 
             async def ready() -> Any:
-                return connection if self._url.startswith("postgresql") else await connection
+                return await connection if self._url.startswith("sqlite") else connection
 
             return dialect.dbapi.connect(async_creator_fn=ready)
 

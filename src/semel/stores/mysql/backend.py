@@ -10,15 +10,22 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from semel.errors import StoreUnavailable
-from semel.stores.base import Capabilities
+from semel.stores.base import Capabilities, Finding
 from semel.stores.mysql.errors import DENIED, MysqlFault, not_connected, store_error
-from semel.stores.mysql.pool_async import AsyncMysqlPool
-from semel.stores.mysql.pool_sync import MysqlConnection, MysqlPool, connect
+from semel.stores.mysql.joined_stores import joined_store
+from semel.stores.mysql.pool_async import AsyncMysqlPool, AsyncMysqlTransactionPool
+from semel.stores.mysql.pool_sync import (
+    MysqlConnection,
+    MysqlPool,
+    MysqlTransactionPool,
+    connect,
+)
 from semel.stores.mysql.protocol import rows_of
 from semel.stores.mysql.settings import parse
+from semel.stores.mysql.transaction import OF_CLUSTER
 from semel.stores.sql.backend import ServerBackend
 from semel.stores.sql.migration import Ddl
 from semel.stores.sql.rows import Rows
@@ -28,7 +35,7 @@ from semel.stores.sql.statements import Statement
 class MysqlBackend(ServerBackend):
     """Records in MariaDB or MySQL.
 
-    pool_size: connections per process, and per event loop (10).
+    pool_size: connections per process, and per event loop (10); as many again for transactions.
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
     migrate: bring the schema up to date on first use (off).
     max_lifetime: how long a connection is used before another takes its place (1 h).
@@ -39,6 +46,8 @@ class MysqlBackend(ServerBackend):
     """
 
     POOL, ASYNC_POOL = MysqlPool, AsyncMysqlPool
+    TRANSACTION_POOL = MysqlTransactionPool
+    ASYNC_TRANSACTION_POOL = AsyncMysqlTransactionPool
 
     def __init__(
         self,
@@ -62,8 +71,21 @@ class MysqlBackend(ServerBackend):
         self._settings = settings = parse(url, options)
         super().__init__(settings)
         self.capabilities: Final = Capabilities(
-            durable=settings.durable, shared=True, transactions=False
+            durable=settings.durable, shared=True, transactions=True
         )
+
+    def on(self, connection: Any) -> Any:
+        """The same store inside the caller's own transaction, in the colour of the connection.
+
+        A connection of PyMySQL's or mysqlclient's, or for event loops of asyncmy's.
+        """
+        return joined_store(connection)
+
+    def examine(self) -> tuple[Finding, ...]:
+        with self._schema(lock=False) as connection:
+            of_cluster = connection.of_cluster
+        limits = (Finding("limit", OF_CLUSTER),) if of_cluster else ()
+        return *super().examine(), *limits
 
     @contextmanager
     def _schema(self, *, lock: bool) -> Generator[_SchemaConnection]:
@@ -96,6 +118,10 @@ class _SchemaConnection:
 
     def __init__(self, conn: MysqlConnection) -> None:
         self._conn = conn
+
+    @property
+    def of_cluster(self) -> bool:
+        return self._conn.server.separately
 
     def execute(self, asked: Statement | Ddl, /) -> Rows:
         if isinstance(asked, Ddl):

@@ -10,8 +10,9 @@ from semel.stores.sql.statements import StatementFault
 
 DUPLICATE: Final = 1062
 WAITED: Final = 1205
+NO_SUCH_SAVEPOINT: Final = 1305
 TOO_LARGE: Final = 1153
-_CONTENTION: Final = (1213, 1020)
+CONTENTION: Final = (1213, 1020)
 """Deadlock, or a Galera node that was not the first; the whole transaction was undone."""
 _READ_ONLY: Final = (1290, 1792, 1836)
 _NOT_READY: Final = (1047,)
@@ -25,7 +26,7 @@ _REFUSED: Final = (1040, 1044, 1045, *DENIED, 1153, 1203, 1226, 1227)
 """Too many connections, no right, too large."""
 
 _NOT_APPLIED: Final = frozenset(
-    (*_CONTENTION, WAITED, *_READ_ONLY, *_NOT_READY, *_SCHEMA, *_IMPOSSIBLE, *_REFUSED)
+    (*CONTENTION, WAITED, *_READ_ONLY, *_NOT_READY, *_SCHEMA, *_IMPOSSIBLE, *_REFUSED)
 )
 """All other errors, above all those of a commit, leave doubt."""
 
@@ -44,20 +45,26 @@ def driver_fault(error: Exception, after: int = 0) -> MysqlFault:
 
     A connection stays in use only after the two errors that surely leave no transaction open.
     """
-    code = _code(error)
+    code = error_code(error)
     message = _message(error, code)
     if code not in _NOT_APPLIED:
         fault = MysqlFault(message, code=code, doubt=True, tries=2)
     else:
-        tries = 5 if code in _CONTENTION else 2 if code in (*_READ_ONLY, *_NOT_READY) else 1
-        broken = code not in (DUPLICATE, *_CONTENTION)
+        tries = 5 if code in CONTENTION else 2 if code in (*_READ_ONLY, *_NOT_READY) else 1
+        broken = code not in (DUPLICATE, *CONTENTION)
         fault = MysqlFault(message, code=code, broken=broken, tries=tries)
     fault.after = after
     return fault
 
 
+def is_answer(error: Exception) -> bool:
+    """Whether the server has sent this error: the drivers' own have numbers from 2000 on."""
+    code = error_code(error)
+    return code is not None and not 2000 <= code < 3000
+
+
 def not_connected(error: Exception, clean: Callable[[str], str]) -> MysqlFault:
-    code = _code(error)
+    code = error_code(error)
     said = clean(_message(error, code))
     return MysqlFault(f"cannot connect: {said}", code=code if code in _SCHEMA else None)
 
@@ -73,7 +80,7 @@ def store_error(fault: StatementFault, *, doubt: bool) -> SemelError:
     return StoreUnavailable(f"MySQL: {fault}{shown}", applied=None if doubt else False)
 
 
-def _code(error: Exception) -> int | None:
+def error_code(error: BaseException) -> int | None:
     code = error.args[0] if error.args else None
     return code if type(code) is int and code else None
 

@@ -7,22 +7,27 @@ back to the pool with the answer, or is closed at the deadline.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncmy.connection import Connection
 
 from semel.stores.background import keep
-from semel.stores.mysql import protocol
-from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
-from semel.stores.mysql.pool_sync import CHUNK, FLAGS
+from semel.stores.mysql import protocol, transaction
+from semel.stores.mysql.errors import driver_fault, not_connected, store_error
+from semel.stores.mysql.pool_sync import CHUNK, FLAGS, MysqlConnection, connect
 from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.values import KINDS
-from semel.stores.sql.pool_async import AsyncConnectionPool, heard
+from semel.stores.sql.pool_async import AsyncConnectionPool, AsyncTransactionPool, OnEnd, heard
 from semel.stores.sql.pooled import PooledConnection
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, adrive
+from semel.stores.sql.statements import Statement, adrive, drive
+from semel.stores.sql.transaction import Exchange
+
+R = TypeVar("R")
 
 _CONNECTION: Any = Connection
 """Its annotations are wrong: a time-out may be a fraction, and autocommit None."""
@@ -85,7 +90,7 @@ class AsyncMysqlConnection(PooledConnection):
                         return results
                     await connection.next_result()
         except TimeoutError:
-            raise MysqlFault("no answer within the time limit", doubt=True) from None
+            raise protocol.late(done) from None
         except Exception as error:
             raise driver_fault(error, done) from None
 
@@ -154,3 +159,74 @@ class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
 
     async def _run(self, conn: AsyncMysqlConnection, statement: Statement, deadline: float) -> Rows:
         return await conn.run(statement, deadline)
+
+
+class AsyncMysqlTransactionPool(AsyncTransactionPool[MysqlConnection]):
+    """Connections for transactions: PyMySQL's, in threads of the pool's own. A handler may use its
+    connection in a thread as well as in the loop, and asyncmy's know only the loop."""
+
+    DIALECT = protocol.DIALECT
+    KINDS = KINDS
+    store_error = staticmethod(store_error)
+    DATABASE = "MySQL"
+    steps = transaction
+    _settings: MysqlSettings
+
+    def __init__(self, settings: MysqlSettings, migrate: Callable[[], object] | None) -> None:
+        super().__init__(settings, migrate)
+        # One for each connection, and as many for those that look again after a doubt.
+        self._threads = ThreadPoolExecutor(2 * self._size, "semel-mysql")
+
+    def exchange(
+        self,
+        conn: MysqlConnection,
+        exchange: Exchange,
+        deadline: float,
+        on_end: OnEnd[MysqlConnection],
+    ) -> asyncio.Future[Rows]:
+        answer: asyncio.Future[Rows] = self.loop.create_future()
+
+        def ended(work: asyncio.Future[Rows]) -> None:
+            error = work.exception()
+            on_end(conn, error)
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(work.result())
+            else:
+                answer.set_exception(error)
+
+        work = self._in_thread(lambda: drive(exchange, lambda packet: conn.ask(packet, deadline)))
+        work.add_done_callback(ended)
+        return answer
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._threads.shutdown(wait=False)
+
+    async def _connect(self) -> MysqlConnection:
+        settings = self._settings
+        opening = self._in_thread(lambda: connect(settings))
+        try:
+            connection = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_late)
+            raise
+        except Exception as error:
+            raise not_connected(error, settings.without_secrets) from None
+        return MysqlConnection(connection, settings, self._threads)
+
+    async def _greet(self, conn: MysqlConnection, deadline: float) -> None:
+        warn = not self._ready
+        await self._in_thread(lambda: conn.handshake(deadline, warn=warn))
+
+    async def _run(self, conn: MysqlConnection, statement: Statement, deadline: float) -> Rows:
+        return await self._in_thread(lambda: conn.run(statement, deadline))
+
+    def _in_thread(self, work: Callable[[], R]) -> asyncio.Future[R]:
+        return self.loop.run_in_executor(self._threads, work)
+
+
+def _close_late(opening: asyncio.Future[Any]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()._force_close()

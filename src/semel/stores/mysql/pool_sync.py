@@ -6,21 +6,23 @@ from __future__ import annotations
 import os
 import select
 import socket
+from concurrent.futures import Executor
 from time import monotonic
 from typing import Any, Final
 
 import pymysql
 from pymysql.constants import CLIENT
 
-from semel.stores.mysql import protocol
-from semel.stores.mysql.errors import MysqlFault, driver_fault, not_connected, store_error
+from semel.stores.mysql import protocol, transaction
+from semel.stores.mysql.errors import driver_fault, is_answer, not_connected, store_error
 from semel.stores.mysql.protocol import ResultSet
 from semel.stores.mysql.settings import MysqlSettings
 from semel.stores.mysql.values import KINDS
-from semel.stores.sql.pool_sync import ConnectionPool, connected
+from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool, connected
 from semel.stores.sql.pooled import PooledConnection
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, drive
+from semel.stores.sql.transaction import Exchange
 
 FLAGS: Final = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 """Several statements in a packet; a row that was set to what it was counts as changed."""
@@ -106,53 +108,96 @@ def _socket(settings: MysqlSettings) -> socket.socket:
 class MysqlConnection(PooledConnection):
     """A connection to a primary that is ready for packets."""
 
-    __slots__ = ("_pid", "_reader", "_server", "_settings", "connection")
+    __slots__ = (
+        *("_pid", "_reader", "connection", "server", "settings"),
+        *("busy", "lock", "single", "soiled", "threads", "undone"),
+    )
 
-    def __init__(self, connection: Any, settings: MysqlSettings) -> None:
+    def __init__(
+        self, connection: Any, settings: MysqlSettings, threads: Executor | None = None
+    ) -> None:
         self.connection = connection
-        self._settings = settings
+        self.settings = settings
         self._reader = connection._rfile = _Reader(connection._sock)
         self._pid = os.getpid()
-        self._server = protocol.ServerProfile(CHUNK, 0.0, separately=False)
+        self.server = protocol.ServerProfile(CHUNK, 0.0, separately=False)
+        self.busy: str | bytes | None = None
+        """What was sent and is not answered in full."""
+        # For transactions (`mysql.transaction`):
+        self.threads = threads
+        """Of an event loop, whose thread must not wait for an answer."""
+        self.lock: str | None = None
+        """The name of the lock that it holds."""
+        self.undone: str | None = None
+        """Why the server has rolled the whole transaction back."""
+        self.single = False
+        """A handler uses it: the server takes one statement at a time."""
+        self.soiled = False
+        """A handler has used it: the session must be reset."""
 
     def handshake(self, deadline: float, *, warn: bool) -> None:
-        steps = protocol.handshake(self._settings, warn=warn)
-        self._server = drive(steps, lambda text: self.ask(text, deadline))
+        steps = protocol.handshake(self.settings, warn=warn)
+        self.server = drive(steps, lambda text: self.ask(text, deadline))
 
     def run(self, statement: Statement, deadline: float) -> Rows:
-        if monotonic() >= self._server.check_at:
+        if monotonic() >= self.server.check_at:
             self.handshake(deadline, warn=False)
-        steps = protocol.exchange(statement, separately=self._server.separately)
+        steps = protocol.exchange(statement, separately=self.server.separately)
         return drive(steps, lambda text: self.ask(text, deadline))
 
-    def ask(self, text: str, deadline: float) -> list[ResultSet]:
-        """One round trip."""
-        if fault := protocol.unsendable(text, self._server.max_packet, deadline):
+    def ask(self, packet: str | bytes, deadline: float) -> list[ResultSet]:
+        """One round trip: of statements, or of another command as bytes, which has no rows."""
+        if fault := protocol.unsendable(packet, self.server.max_packet, deadline):
             raise fault
         results: list[ResultSet] = []
-        done = 0
         try:
-            self._reader.deadline = deadline
-            self.connection._write_timeout = seconds_left(deadline)
-            with self.connection.cursor() as cursor:
-                cursor.execute(text)
-                while True:
-                    if cursor.description is not None:
-                        names = [column[0] for column in cursor.description]
-                        results.append((names, cursor.fetchall()))
-                    done += 1
-                    if not cursor.nextset():
-                        return results
+            self.expect(packet, deadline)
+            if isinstance(packet, bytes):
+                self.connection._execute_command(packet[0], packet[1:])
+                self.connection._read_packet()
+            else:
+                self._collect(packet, results)
         except Exception as error:
             if monotonic() >= deadline:
-                raise MysqlFault("no answer within the time limit", doubt=True) from None
-            raise driver_fault(error, done) from None
+                raise protocol.late(len(results)) from None
+            self.answered(error)
+            raise driver_fault(error, len(results)) from None
+        self.busy = None
+        return [result for result in results if result[0]]
+
+    def _collect(self, text: str, results: list[ResultSet]) -> None:
+        """One for each statement; those that give no rows have no columns."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(text)
+            while True:
+                names = [column[0] for column in cursor.description or ()]
+                results.append((names, cursor.fetchall() if names else ()))
+                if not cursor.nextset():
+                    return
+
+    def expect(self, packet: str | bytes, deadline: float) -> None:
+        """``packet`` is about to be sent; its answer may be read until the deadline."""
+        self.busy = packet
+        self._reader.deadline = deadline
+        self.connection._write_timeout = seconds_left(deadline)
+
+    def answered(self, error: Exception) -> None:
+        """An error that the server sent is an answer; any other leaves the connection unusable."""
+        if is_answer(error):
+            self.busy = None
 
     def alive(self) -> bool:
         """Whether an idle connection is open: it has something to read when the server hung up."""
         poll = select.poll()
         poll.register(self.connection._sock, select.POLLIN)
         return not poll.poll(0)
+
+    @property
+    def lost(self) -> bool:
+        return not self.alive()
+
+    def rest(self, on_lost: object) -> None:
+        """Nobody watches an idle connection: whether it is lost is asked when it is taken."""
 
     def close(self) -> None:
         self.left()
@@ -189,3 +234,16 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
 
     def _greet(self, conn: MysqlConnection, deadline: float) -> None:
         conn.handshake(deadline, warn=not self._ready)
+
+
+class MysqlTransactionPool(TransactionPool[MysqlConnection], MysqlPool):
+    """Connections for transactions."""
+
+    DATABASE = "MySQL"
+    steps = transaction
+
+    def exchange(self, conn: MysqlConnection, exchange: Exchange, deadline: float) -> Rows:
+        return drive(exchange, lambda packet: conn.ask(packet, deadline))
+
+    def _send_last(self, conn: MysqlConnection, exchange: Exchange) -> None:
+        self.exchange(conn, exchange, self.deadline())

@@ -28,7 +28,8 @@ DIALECT: Final = "mysql"
 ResultSet: TypeAlias = tuple[Sequence[str], Rows]
 """The names of the columns, and the rows."""
 
-Exchange: TypeAlias = Generator[str, Sequence[ResultSet], Rows]
+Exchange: TypeAlias = Generator[Any, Sequence[ResultSet], Rows]
+"""A transaction's may also yield a command that is no statement, as bytes (`mysql.transaction`)."""
 
 INSERTS: Final = frozenset(("claim", "accept", "register", "agree", "enqueue", "note"))
 """Queries with one statement that writes. A rival that was first is an error: no row, no undo."""
@@ -61,8 +62,10 @@ LARGEST: Final = 16 * 1024 * 1024
 """The default limit of a policy for an answer."""
 
 
-def exchange(statement: Statement, *, separately: bool = False) -> Exchange:
-    """One statement of a plan, as one step. ``separately``: see `ServerProfile`."""
+def exchange(statement: Statement, *, separately: bool = False, within: bool = False) -> Exchange:
+    """One statement of a plan, as one step. ``separately``: see `ServerProfile`. ``within``: in a
+    transaction that is open, and stays so."""
+    begin, commit = ("", "") if within else (BEGIN, COMMIT)
     parts = dialect(DIALECT).queries[statement.name].parts
     params = dict(statement.params)
     if isinstance(wanted := params.get("names"), str):  # of {among}: JSON, listed here
@@ -70,18 +73,21 @@ def exchange(statement: Statement, *, separately: bool = False) -> Exchange:
     try:
         if statement.name in MANY:
             return (yield from _without_waiting(parts, params))
+        send = partial(_send_parts, params=params, separately=separately)
+        if within and statement.name in INSERTS:
+            return (yield from send(parts, "", ""))
         if len(parts) == 1 or statement.name in INSERTS:
             return rows_of((yield packet(parts, params, "", "")))
-        send = partial(_send_parts, params=params, separately=separately)
         if ":picked" not in parts[-1]:
-            return (yield from send(parts, BEGIN, COMMIT))
+            return (yield from send(parts, begin, commit))
         # The first part locks rows and returns their keys, which the other parts use.
-        picked = yield from send(parts[:1], BEGIN, "")
+        picked = yield from send(parts[:1], begin, "")
         if not picked:
-            yield COMMIT
+            if commit:
+                yield commit
             return []
         params["picked"] = [tuple(row) for row in picked]
-        return (yield from send(parts[1:], "", COMMIT))
+        return (yield from send(parts[1:], "", commit))
     except MysqlFault as fault:
         if fault.code == DUPLICATE and statement.name in INSERTS:
             return []
@@ -246,7 +252,14 @@ def _check_durable(seen: Mapping[str, object], durable: bool, *, warn: bool) -> 
         log.warning("%s", lost)
 
 
-def unsendable(text: str, max_packet: int, deadline: float) -> MysqlFault | None:
+def late(after: int = 0) -> MysqlFault:
+    """The fault for an answer that did not come in time. ``after``: see `MysqlFault`."""
+    fault = MysqlFault("no answer within the time limit", doubt=True)
+    fault.after = after
+    return fault
+
+
+def unsendable(text: str | bytes, max_packet: int, deadline: float) -> MysqlFault | None:
     """Why ``text`` is not sent at all; then there is no doubt."""
     if monotonic() >= deadline:
         return MysqlFault("no time was left")

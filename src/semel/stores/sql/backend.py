@@ -81,6 +81,8 @@ class ServerBackend:
             batcher.close()
         if transactions := self.transaction_pool.pop():
             transactions.close()
+        self.async_batcher.drop_closed()
+        self.async_transaction_pool.drop_closed()
 
     async def aclose(self) -> None:
         if batcher := self.async_batcher.pop():
