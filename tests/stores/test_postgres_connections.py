@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,6 +28,8 @@ from semel.stores.sql import pooled
 from semel.stores.sql.pooled import OpenConnections, PooledConnection, PoolStatistics
 from semel.worker.wake_up import CHANNELS, listener_for
 from tests.cli.commandline import one_sentence, process, run
+from tests.conftest import note
+from tests.proof.floors import missing, rounds
 from tests.servers import PostgresServer
 from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
@@ -620,3 +623,65 @@ def test_the_doctor_warns_when_the_server_is_nearly_out_of_connections(place: Pl
         for _ in range(54):
             stack.enter_context(psycopg.connect(place.admin))
         assert "of the server's 57 connections are in use: lower pool_size" in advice()
+
+
+# ── a campaign ────────────────────────────────────────────────────────────────────────────────────
+
+LIFE = 10.0
+"""Seconds that a token lives."""
+AT_LEAST = {"tokens": 6, "connections": 100, "operations": 1_000}
+
+
+class EndingTokens(Tokens):
+    """Each is good for ten seconds, and a new one is made for whoever asks in the last second."""
+
+    def __init__(self, place: Place) -> None:
+        self._ends = 0.0
+        super().__init__(place)
+
+    def renew(self) -> None:
+        super().renew()
+        until_then = f"VALID UNTIL ' || quote_literal(now() + interval '{LIFE} seconds')"
+        self._place.ask(f"DO $$ BEGIN EXECUTE 'ALTER ROLE token {until_then}; END $$")
+        self._ends = time.monotonic() + LIFE
+
+    def fresh(self) -> str:
+        if self._ends - time.monotonic() < 1.0:
+            self.renew()
+        return self()
+
+
+@pytest.mark.proof
+def test_tokens_that_end_every_ten_seconds_fail_no_request(
+    used: InColour, place: Place, request: pytest.FixtureRequest
+) -> None:
+    tokens, done, failed = EndingTokens(place), list[None](), list[BaseException]()
+    options = {"password": tokens.fresh, "max_lifetime": 0.5, "pool_size": 4, "timeout": 5.0}
+    backend = used.open(place.url("token"), **options)
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            try:
+                assert isinstance(used.claim(backend), Claimed)
+                done.append(None)
+            except BaseException as error:
+                failed.append(error)
+
+    def figures() -> dict[str, int]:
+        opened = backend.pool_statistics()["operations"].opened
+        given = len({*tokens.given})
+        return {"tokens": given, "connections": opened, "operations": len(done)}
+
+    with ThreadPoolExecutor(8) as clients:
+        running = [clients.submit(load) for _ in range(8)]
+        try:
+            for _ in rounds(6, lambda: missing(figures(), AT_LEAST)):
+                time.sleep(LIFE)
+        finally:
+            stop.set()
+        for each in running:
+            each.result(PATIENCE)
+    counted = ", ".join(f"{number:,} {name}" for name, number in figures().items())
+    note(request, f"tokens that end: {counted}, {len(failed)} failed", "proof")
+    assert failed == []
