@@ -271,6 +271,15 @@ class Backend(Protocol):
         ...
 
 
+class PrintableBackend:
+    """Prints as its class and its address, which has no password."""
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
 class BackendWrapper:
     """A backend around another: it forwards everything that a subclass does not change.
 

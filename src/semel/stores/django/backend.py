@@ -69,7 +69,7 @@ _MODES: Final[dict[str, dict[str, str]]] = {
 }
 
 
-class DjangoBackend:
+class DjangoBackend(base.PrintableBackend):
     """Records in the database of a Django project.
 
     Claims and completions go through semel's own pools, with the settings of the alias. With
@@ -86,9 +86,6 @@ class DjangoBackend:
         self._options = {**asked, **options}
         self._backends: dict[str, base.Backend] = {}
         self._held = HeldIdentities()
-
-    def __repr__(self) -> str:
-        return f"DjangoBackend({self.url!r})"
 
     @property
     def capabilities(self) -> base.Capabilities:

@@ -8,7 +8,14 @@ from typing import NamedTuple, TypeVar, cast
 from semel.core import operations as ops
 from semel.core.records import Micros
 from semel.core.texts import exact
-from semel.stores.base import AsyncStore, Capabilities, Clock, Store, system_clock
+from semel.stores.base import (
+    AsyncStore,
+    Capabilities,
+    Clock,
+    PrintableBackend,
+    Store,
+    system_clock,
+)
 from semel.stores.memory.outbox import Answers, MemoryOutbox
 from semel.stores.memory.records import MemoryRecords
 
@@ -21,7 +28,7 @@ class _Recipe(NamedTuple):
     alive_until: Micros | None
 
 
-class MemoryBackend:
+class MemoryBackend(PrintableBackend):
     """Records that live in this object and end with it."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock = system_clock) -> None:

@@ -7,6 +7,7 @@
     failover            which host has the newest timeline                            (no I/O)
     errors              driver errors, classified                                     (no I/O)
     values              parameters, columns of a batch, cells of a row                (no I/O)
+    connect             opens connections, with the password of the moment
     connection          one connection: a statement is a generator that yields what it waits for
     pool_sync           pools and waiting for threads
     pool_async          pools and waiting for event loops

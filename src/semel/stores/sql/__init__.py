@@ -12,6 +12,7 @@
     batching                         many operations in one statement                  (no I/O)
     backend                          what the backends of servers share
     batcher_async, batcher_sync      when a batch leaves: event loops, threads
+    pooled                           what both pools know: settings, age and number of connections
     pool_async, pool_sync            the pools for them and for transactions, whatever the server
     transaction                      transactions of handlers: who uses the connection, their end
 

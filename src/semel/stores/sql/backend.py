@@ -12,7 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
-from semel.stores.base import AsyncStore, AsyncTransaction, Finding, Store, Transaction
+from semel.stores.base import (
+    AsyncStore,
+    AsyncTransaction,
+    Finding,
+    PrintableBackend,
+    Store,
+    Transaction,
+)
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.sql.batcher_async import AsyncBatcher
@@ -50,7 +57,7 @@ class SchemaConnection(Protocol):
         ...
 
 
-class ServerBackend:
+class ServerBackend(PrintableBackend):
     """A server's own backend says which pools it has, and how it connects for its schema."""
 
     POOL: type[ConnectionPool[Any]]
@@ -66,9 +73,6 @@ class ServerBackend:
         self.transaction_pool = PerProcess(lambda: self.TRANSACTION_POOL(*given))
         self.async_transaction_pool = PerLoop(lambda: self.ASYNC_TRANSACTION_POOL(*given))
         self._holds = HeldIdentities()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
 
     def blocking(self) -> Store:
         return Blocking(self.batcher)

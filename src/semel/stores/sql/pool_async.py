@@ -17,13 +17,10 @@ from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.stores.background import in_thread
 from semel.stores.open_transactions import HeldIdentity, LazySessions
-from semel.stores.sql.batching import BatchKinds
-from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
-from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics
+from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics, ServerPool
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, adrive, retried
+from semel.stores.sql.statements import Statement, StatementFault, adrive, retried
 from semel.stores.sql.transaction import AsyncServerTransaction, Exchange, TransactionSteps
 
 R = TypeVar("R")
@@ -57,7 +54,7 @@ OnEnd: TypeAlias = Callable[[L, BaseException | None], None]
 """Called with the connection and the error, if any."""
 
 
-class AsyncConnectionPool(Generic[L]):
+class AsyncConnectionPool(ServerPool, Generic[L]):
     """At most ``pool_size`` connections; the one used last is used next, so that those which are
     not needed grow idle; a timer closes them.
 
@@ -65,26 +62,15 @@ class AsyncConnectionPool(Generic[L]):
     says how a connection is opened and used. ``migrate`` is called before the first is made.
     """
 
-    DIALECT: str
-    KINDS: BatchKinds
-    store_error: ToStoreError
-    """A function of the server's, without ``self``."""
-
     def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
-        self._settings: Any = settings
-        self._migrate = migrate
-        self._size = settings.pool_size
-        self._timeout = settings.timeout
+        super().__init__(settings, migrate)
         self.loop = asyncio.get_running_loop()
-        self._max_idle = settings.max_idle
         self._idle: list[L] = []
-        self._connections = OpenConnections(settings.max_lifetime)
         self._trimming: asyncio.TimerHandle | None = None
         self._waiters: deque[asyncio.Future[L | None]] = deque()
         self._opening: set[asyncio.Task[L]] = set()
         self._taken = 0
         self._drained: asyncio.Future[None] | None = None
-        self._ready = False
 
     async def _connect(self) -> L:
         """Open a connection; a fault when that fails."""
@@ -97,9 +83,6 @@ class AsyncConnectionPool(Generic[L]):
     async def _run(self, conn: L, statement: Statement, deadline: float) -> Rows:
         """A statement on a connection that is not in the pool yet."""
         raise NotImplementedError
-
-    def deadline(self) -> float:
-        return monotonic() + self._timeout
 
     def start(self, statement: Statement, deadline: float) -> asyncio.Future[Rows]:
         """Send it, or let it wait for a connection; it goes on when nobody awaits it."""
@@ -175,8 +158,7 @@ class AsyncConnectionPool(Generic[L]):
 
     def _time_out(self, waiter: asyncio.Future[L | None]) -> None:
         if not waiter.done():
-            said = f"no connection came free within the time limit (pool_size={self._size})"
-            waiter.set_exception(StatementFault(said))
+            waiter.set_exception(self._none_came_free())
 
     def _put(self, conn: L, error: BaseException | None) -> None:
         """Take back a connection after its statement. If it is lost, the idle ones probably are."""
@@ -239,9 +221,8 @@ class AsyncConnectionPool(Generic[L]):
                 try:
                     await self._greet(conn, deadline)
                     if not self._ready:
-                        checks = check_schema(dialect(self.DIALECT))
+                        checks = self._check_schema()
                         await adrive(checks, lambda asked: self._run(conn, asked, deadline))
-                        self._ready = True
                 except BaseException:
                     conn.close()
                     raise

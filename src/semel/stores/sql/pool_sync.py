@@ -9,18 +9,15 @@ from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from threading import Semaphore, Thread, get_ident
 from time import monotonic
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.stores.open_transactions import HeldIdentity, LazySessions
-from semel.stores.sql.batching import BatchKinds
-from semel.stores.sql.dialect import dialect
-from semel.stores.sql.migration import check_schema
 from semel.stores.sql.plans import plan
-from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics
+from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics, ServerPool
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, drive, retried
+from semel.stores.sql.statements import Statement, StatementFault, drive, retried
 from semel.stores.sql.transaction import Exchange, ServerTransaction, TransactionSteps
 
 R = TypeVar("R")
@@ -46,7 +43,7 @@ _TRIM_EVERY: Final = 10.0
 """Seconds between two looks at what is idle, at most; a short ``max_idle`` is looked at sooner."""
 
 
-class ConnectionPool(Generic[L]):
+class ConnectionPool(ServerPool, Generic[L]):
     """At most ``pool_size`` connections; the one used last is used next, so that those which are
     not needed grow idle. Whoever uses the pool closes them (`trim`).
 
@@ -54,23 +51,12 @@ class ConnectionPool(Generic[L]):
     before the first connection is made.
     """
 
-    DIALECT: str
-    KINDS: BatchKinds
-    store_error: ToStoreError
-    """A function of the server's, without ``self``."""
-
     def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
-        self._settings: Any = settings
-        self._migrate = migrate
-        self._size = settings.pool_size
-        self._timeout = settings.timeout
-        self._max_idle = settings.max_idle
+        super().__init__(settings, migrate)
         self._slots = Semaphore(self._size)
         self._idle: deque[L] = deque()
-        self._connections = OpenConnections(settings.max_lifetime)
         self._waiting: set[int] = set()
         self._trim_at = 0.0
-        self._ready = False
         self._closed = False
 
     def _run(self, conn: L, statement: Statement, deadline: float) -> Rows:
@@ -85,9 +71,6 @@ class ConnectionPool(Generic[L]):
     def _greet(self, conn: L, deadline: float) -> None:
         """Check that the server is one that keeps what it acknowledges."""
         raise NotImplementedError
-
-    def deadline(self) -> float:
-        return monotonic() + self._timeout
 
     def perform(self, op: StoreOperation[R], deadline: float, *, doubt: bool = False) -> R:
         """One operation by itself."""
@@ -164,8 +147,7 @@ class ConnectionPool(Generic[L]):
         self._waiting.add(me)
         try:
             if not self._slots.acquire(timeout=max(0.0, deadline - monotonic())):
-                said = f"no connection came free within the time limit (pool_size={self._size})"
-                raise StatementFault(said)
+                raise self._none_came_free()
         finally:
             self._waiting.discard(me)
 
@@ -177,9 +159,7 @@ class ConnectionPool(Generic[L]):
         try:
             self._greet(conn, deadline)
             if not self._ready:
-                checks = check_schema(dialect(self.DIALECT))
-                drive(checks, lambda asked: self._run(conn, asked, deadline))
-                self._ready = True
+                drive(self._check_schema(), lambda asked: self._run(conn, asked, deadline))
         except BaseException:
             conn.close()
             raise

@@ -1,13 +1,18 @@
-"""What the pools for threads and for event loops share: how old a connection is, and counts."""
+"""What the pools for threads and for event loops share: settings, ages and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import count
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from semel.backoff import between
+from semel.stores.sql.batching import BatchKinds
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import check_schema
+from semel.stores.sql.rows import Rows
+from semel.stores.sql.statements import Statement, StatementFault, ToStoreError
 
 
 class PoolSettings(Protocol):
@@ -28,6 +33,36 @@ class PoolSettings(Protocol):
     def max_idle(self) -> float:
         """Seconds after which a connection that nobody needed is closed."""
         ...
+
+
+class ServerPool:
+    """The settings of a pool. A server's own pools set what is in capitals, and `store_error`."""
+
+    DIALECT: str
+    KINDS: BatchKinds
+    store_error: ToStoreError
+    """A function of the server's, without ``self``."""
+
+    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+        self._settings: Any = settings
+        self._migrate = migrate
+        self._size = settings.pool_size
+        self._timeout = settings.timeout
+        self._max_idle = settings.max_idle
+        self._connections = OpenConnections(settings.max_lifetime)
+        self._ready = False
+        """Whether the schema was found to be right."""
+
+    def deadline(self) -> float:
+        return monotonic() + self._timeout
+
+    def _check_schema(self) -> Generator[Statement, Rows, None]:
+        yield from check_schema(dialect(self.DIALECT))
+        self._ready = True
+
+    def _none_came_free(self) -> StatementFault:
+        said = f"no connection came free within the time limit (pool_size={self._size})"
+        return StatementFault(said)
 
 
 class PoolStatistics(NamedTuple):

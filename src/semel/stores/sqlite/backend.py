@@ -43,7 +43,7 @@ LISTINGS: Final = frozenset(
 _LOOKS: Final = frozenset({ops.Fetch, ops.Recall, *LISTINGS})
 
 
-class SqliteBackend:
+class SqliteBackend(base.PrintableBackend):
     """Records in one file.
 
     timeout: how long an operation may take in all, in seconds (5).
