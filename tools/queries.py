@@ -21,7 +21,8 @@ values go.
 States, duties and what becomes of a lapsed lease are numbers in the tables (`core/records.py`).
 Queries name them: ``{completed}`` is a state, ``{duty.ask}`` a duty, ``{lapse.resume}`` what
 becomes of a lease. ``{expires_at}`` and ``{forget_at}`` are those times of a record, one of which
-may be in the column ``due_at``.
+may be in the column ``due_at``. ``{record}``, ``{case}`` and ``{glimpse}`` are the columns of what
+a query gives of a record, in the order of `stores/sql/rows.py`.
 
 A query that ``audits:`` names an act and the state it leads to; its entry is written with it
 (`within`, `before`).
@@ -37,6 +38,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import dedent, fill, indent
 from typing import Final
@@ -53,6 +55,20 @@ _AUDITS: Final = re.compile(r"^-- audits: (\w+) (\w+|-)$", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"(?<![:\w]):([a-z_]+)")
 _CAST: Final = re.compile(r"CAST\((:\w+|NULL) AS \w+\)")
 _OF_TERMS: Final = "(SELECT {} FROM semel_terms WHERE id = semel_record.terms)"
+_RECORD: Final = """\
+identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
+{expires_at}, {forget_at}, {answer}, reason, retired_at"""
+_CASE: Final = """\
+record.identity, record.state, record.fence, record.fingerprint, record.fields,
+record.on_lapse, record.created_at, record.leased_until, {expires_at},
+{forget_at}, record.snapshot, record.reason, record.retired_at, record.tenant,
+record.method, record.path, record.key, record.request, record.journal, record.resource,
+record.tries, record.due_at, terms.said"""
+_GLIMPSE: Final = """\
+record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
+record.key, record.created_at, record.leased_until, {expires_at}, {forget_at},
+record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said"""
+_COLUMNS: Final = {"{record}": _RECORD, "{case}": _CASE, "{glimpse}": _GLIMPSE}
 _TIMES: Final = {
     "{expires_at}": "CASE WHEN state = {completed} THEN due_at ELSE expires_at END",
     "{forget_at}": "CASE WHEN state IN ({failed_retryable}, {expired}) THEN due_at"
@@ -186,6 +202,8 @@ def _statements(text: str, audits: re.Match[str] | None, syntax: Syntax) -> Iter
 
 
 def _spelled(text: str, takes: Sequence[str], syntax: Syntax) -> str:
+    for name, columns in _COLUMNS.items():
+        text = re.sub(rf"(?m)^(.*){name}", partial(_in_columns, columns=columns), text)
     if syntax.numbered:
         text = _PLACEHOLDER.sub(lambda match: f"${takes.index(match[1]) + 1}", text)
     text = text.replace("{now}", _solid(syntax.now)).replace("{chosen}", _solid(syntax.chosen))
@@ -202,6 +220,11 @@ def _spelled(text: str, takes: Sequence[str], syntax: Syntax) -> str:
         text = re.sub(rf"(?<![:\w]){syntax.reserved}\b", f"`{syntax.reserved}`", text)
     lines = [piece for line in text.splitlines() for piece in _wrapped(line)]
     return "\n".join(lines).replace("\0", " ")
+
+
+def _in_columns(found: re.Match[str], columns: str) -> str:
+    """The columns, those of later lines below the first."""
+    return found[1] + columns.replace("\n", "\n" + " " * len(found[1]))
 
 
 # --- statements that put an act on record: a write, and its entry in the audit table, as one step

@@ -108,3 +108,12 @@ def test_a_line_that_is_too_long_is_broken_where_a_reader_would() -> None:
         "    + (SELECT retention FROM semel_terms WHERE id = semel_record.terms)",
         "WHERE c = 1",
     ]
+
+
+def test_columns_stand_below_one_another() -> None:
+    source = "-- takes:\nSELECT one.*\nFROM (\n    SELECT {glimpse}, {now}\n) AS one"
+    made = sent_text("query.sql", source, SYNTAXES["sqlite"]).splitlines()
+    columns = [line for line in made if "record." in line]
+    assert columns[0].startswith("    SELECT record.identity, record.state, ")
+    assert all(line.startswith("           ") for line in columns[1:])
+    assert made[-2] == "           :now"

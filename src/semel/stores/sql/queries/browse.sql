@@ -2,11 +2,7 @@
 -- takes: names after limit dead
 -- gives: cases and now, in the order of identities
 -- why: reads the table in the order of its key. What is unsettled is found by browse_unsettled.
-SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, {expires_at},
-       {forget_at}, record.snapshot, record.reason, record.retired_at, record.tenant,
-       record.method, record.path, record.key, record.request, record.journal, record.resource,
-       record.tries, record.due_at, terms.said, {now}
+SELECT {case}, {now}
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.state {in_states} AND record.identity > :after

@@ -3,11 +3,7 @@
 -- gives: cases and now
 -- why: what is pending past its deadline is the abandoner's, not the worker's. What is of another
 --      application, or of a route that the asker does not know, must not fill its list.
-SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, {expires_at},
-       {forget_at}, record.snapshot, record.reason, record.retired_at, record.tenant,
-       record.method, record.path, record.key, record.request, record.journal, record.resource,
-       record.tries, record.due_at, terms.said, {now}
+SELECT {case}, {now}
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty = :duty AND record.due_at <= (SELECT {now})

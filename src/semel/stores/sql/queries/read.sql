@@ -2,8 +2,6 @@
 -- takes: identity
 -- gives: the record and now, always exactly one row; identity is NULL when there is no record
 -- why: an answer needs the store's clock even when nothing is there, hence the outer join.
-SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, {expires_at},
-       {forget_at}, {answer}, record.reason, record.retired_at, {now}
+SELECT {record}, {now}
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record ON record.identity = :identity

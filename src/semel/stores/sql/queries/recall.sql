@@ -2,11 +2,7 @@
 -- takes: identity
 -- gives: the case and now, always exactly one row; identity is NULL when there is no record
 -- why: as read. Requests and journals are not read on the way of a request, which has no use for them.
-SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until, {expires_at},
-       {forget_at}, record.snapshot, record.reason, record.retired_at, record.tenant,
-       record.method, record.path, record.key, record.request, record.journal, record.resource,
-       record.tries, record.due_at, terms.said, {now}
+SELECT {case}, {now}
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record ON record.identity = :identity
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms

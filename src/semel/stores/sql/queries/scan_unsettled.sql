@@ -2,9 +2,7 @@
 -- takes: names after limit
 -- gives: glimpses and now, in the order of identities
 -- why: they are few among many; their duties say so to the database, which then need not read all.
-SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
-       record.key, record.created_at, record.leased_until, {expires_at}, {forget_at},
-       record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said, {now}
+SELECT {glimpse}, {now}
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty IN ({duty.lease}, {duty.resume}, {duty.run}, {duty.ask})

@@ -14,6 +14,5 @@ SELECT :identity, {pending}, :fence, :fingerprint, :fields, :tenant, :method, :p
        :on_lapse, {now}, {now} + :patience, {duty.run}, {now}, :patience, {now} + :patience, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+SELECT {record}, {now}
 FROM semel_record WHERE identity = :identity

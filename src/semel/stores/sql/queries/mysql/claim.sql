@@ -16,6 +16,5 @@ SELECT :identity, {in_progress}, :fence, :fingerprint, :fields, :tenant, :method
        CASE :on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END, {now} + :lease, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+SELECT {record}, {now}
 FROM semel_record WHERE identity = :identity

@@ -21,7 +21,6 @@ SELECT ELT(n, :identity), {in_progress}, ELT(n, :fence), ELT(n, :fingerprint), E
 FROM JSON_TABLE(:lease, '$[*]' COLUMNS (n FOR ORDINALITY, lease BIGINT PATH '$')) AS given
 WHERE ((@semel_found >> (n - 1)) & 1) = 0
   AND (ELT(n, :fresh_until) IS NULL OR CAST(ELT(n, :fresh_until) AS SIGNED) >= {now});
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+SELECT {record}, {now}
 FROM semel_record
 WHERE identity IN (:identity)

@@ -32,7 +32,6 @@ WHERE CASE WHEN pg_try_advisory_xact_lock(1936026981, ({now} / 100000 % 1000000)
            THEN pg_notify('semel_work', '') IS NOT NULL
            ELSE true END
 UNION ALL
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+SELECT {record}, {now}
 FROM semel_record
 WHERE identity = CAST(:identity AS bytea) AND NOT EXISTS (SELECT FROM inserted)

@@ -28,7 +28,6 @@ SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased
        expires_at, forget_at, snapshot, reason, retired_at, {now}
 FROM inserted
 UNION ALL
-SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+SELECT {record}, {now}
 FROM semel_record
 WHERE identity = CAST(:identity AS bytea) AND NOT EXISTS (SELECT FROM inserted)

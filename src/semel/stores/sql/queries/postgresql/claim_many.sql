@@ -43,8 +43,7 @@ UNION ALL
 SELECT there.*
 FROM (SELECT identity FROM given EXCEPT SELECT identity FROM inserted) AS known
 CROSS JOIN LATERAL (
-    SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-           {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+    SELECT {record}, {now}
     FROM semel_record
     WHERE identity = known.identity
     OFFSET 0

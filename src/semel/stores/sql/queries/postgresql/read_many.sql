@@ -5,8 +5,7 @@
 SELECT there.*
 FROM unnest(CAST(:identity AS bytea[])) AS known (identity)
 CROSS JOIN LATERAL (
-    SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-           {expires_at}, {forget_at}, {answer}, reason, retired_at, {now}
+    SELECT {record}, {now}
     FROM semel_record
     WHERE identity = known.identity
     OFFSET 0

@@ -3,12 +3,11 @@
 -- takes: identity
 -- gives: the record and now, always exactly one row; identity is NULL when there is no record
 -- why: an answer needs the store's clock even when nothing is there, hence the outer join.
-SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
-       record.on_lapse, record.created_at, record.leased_until,
+SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
        CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00', substr(snapshot, 1, 64))
-            ELSE snapshot END, record.reason, record.retired_at,
+            ELSE snapshot END, reason, retired_at,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record ON record.identity = :identity
