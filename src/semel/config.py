@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from semel.core.policy import OPTION_NAMES, Policy, accepted, acp, ietf, payments, stripe
+from semel.core.policy import OPTION_NAMES, Enforce, Policy, accepted, acp, ietf, payments, stripe
 from semel.core.request.fingerprint import FingerprintRule
 from semel.errors import ConfigurationError
 from semel.runtime.limits import Limits, Rate
@@ -42,6 +42,7 @@ class Settings:
     routes: tuple[Route, ...] = ()
     migrate: bool = False
     name: str = ""
+    enforce: Enforce = "full"
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
     encryption: Encryption | None = None
     limits: Limits | None = None
@@ -234,7 +235,7 @@ _KINDS: Final = {
 }
 _LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
 _SCALARS: Final[dict[str, Reader]] = {
-    **dict.fromkeys(("store", "name", "status"), _text),
+    **dict.fromkeys(("store", "name", "status", "enforce"), _text),
     "migrate": flag,
     **dict.fromkeys(("max_waiters", "replay_bodies"), _count),
     "drain": duration,
@@ -253,7 +254,7 @@ _IN_FILE: Final[dict[str, Reader]] = {
 _TEXTS: Final = (
     *("key", "personal_data", "safe_methods", "scope", "after_error", "after_doubt"),
     *("after_lapse", "in_flight", "effects", "response", "schema_version", "replay_header"),
-    *("mode", "after_retire"),
+    *("mode", "after_retire", "enforce"),
 )
 _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(_TEXTS, _text),

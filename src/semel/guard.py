@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from semel.core.exchange.admit import Tenant, named_tenant
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.policy import Policy, RefusalShape, checked_refusal, ietf
+from semel.core.policy import Enforce, Policy, RefusalShape, checked_refusal, ietf
 from semel.core.terms import EVERY_ROUTE
 from semel.core.unknown.evidence import ProbeFunction
 from semel.errors import ConfigurationError
@@ -69,6 +69,7 @@ class Guard:
     - ``name``: the application, where several share one store.
     - ``on_event``: a function that is told what happens, a `semel.Event` each; or several.
     - ``refusal``: puts refusals into the API's own shape, on routes whose policy has none.
+    - ``enforce``: ``"shadow"`` only watches, on routes whose policy says nothing else.
 
     What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
     and answers, ``limits`` bound what one tenant may ask for.
@@ -94,6 +95,7 @@ class Guard:
         name: str = "",
         on_event: Subscriber | Sequence[Subscriber] | None = None,
         refusal: RefusalShape | None = None,
+        enforce: Enforce = "full",
         # What is stored, and how much
         secrets: Mapping[str, bytes | str] | None = None,
         encryption: Encryption | None = None,
@@ -123,6 +125,9 @@ class Guard:
             for key_id, secret in (secrets or {}).items()
         )
         self._refusal = checked_refusal(refusal)
+        if enforce not in ("full", "shadow"):
+            raise ConfigurationError(f"enforce={enforce!r} is not one of 'full', 'shadow'")
+        self._enforce = enforce
         self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.hides_runs = False
         """Whether a request may be told of another that runs in a transaction nobody sees."""
@@ -471,6 +476,8 @@ class Guard:
             transactional(self.backend)
         if self._refusal is not None and policy.refusal is None:
             policy = replace(policy, refusal=self._refusal)
+        if self._enforce == "shadow" and policy.enforce is None:
+            policy = replace(policy, enforce=self._enforce)
         if not self._secrets:
             return policy
         previous = self._bind(policy.previous) if policy.previous is not None else None

@@ -55,7 +55,7 @@ def test_what_a_newer_semel_wrote_is_called_so_and_never_guessed_at() -> None:
     blob = encode(Snapshot(200, (), b"paid"))
     with pytest.raises(SchemaTooNew, match="upgrade"):
         decode(b"S2" + blob[2:])
-    flags, rest = blob[2] | 32, blob[19:]
+    flags, rest = blob[2] | 64, blob[19:]
     checksum = sha256(bytes((flags,)) + rest).digest()[:16]
     with pytest.raises(SchemaTooNew, match="upgrade"):
         decode(b"S1" + bytes((flags,)) + checksum + rest)

@@ -18,12 +18,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.docs.pages import Page
 from tests.servers import AppServer, uvicorn
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 SERVED = "tests.docs.served:app"
 
@@ -78,6 +79,9 @@ def play(page: Page, folder: Path) -> int:
                 if program == "uvicorn":
                     stack.close()
                     server = stack.enter_context(serve(arguments[0], folder))
+                elif arguments[:2] == ["shadow", "report"]:
+                    # Processes add what they have counted every few seconds.
+                    until(partial(_prints, command, arguments, folder))
                 elif program in ("semel", "alembic"):
                     assert output(program, arguments, folder) == command.shown, block
                 elif program == "curl":
@@ -85,6 +89,10 @@ def play(page: Page, folder: Path) -> int:
                     compare(command, curl(moved(arguments, server.port)), aliases)
                     ran += 1
     return ran
+
+
+def _prints(command: Command, arguments: list[str], folder: Path) -> bool:
+    return output("semel", arguments, folder) == command.shown
 
 
 def output(program: str, arguments: list[str], folder: Path) -> list[str]:

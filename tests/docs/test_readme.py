@@ -18,6 +18,10 @@ def test_the_readmes_app_answers_as_the_readme_shows(tmp_path: Path) -> None:
     assert play(page("README.md"), tmp_path) == 2
 
 
+def test_the_page_on_rolling_out_can_be_played(tmp_path: Path) -> None:
+    assert play(page("docs/howto/operations/roll-out.md"), tmp_path) == 8
+
+
 def test_the_readmes_second_answer_is_marked_as_a_replay_of_the_first() -> None:
     shown = [
         command.shown

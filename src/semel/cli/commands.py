@@ -23,6 +23,7 @@ from semel.cli.keys import keys
 from semel.cli.ledger import ledger
 from semel.cli.outbox import dlq, outbox
 from semel.cli.routes import routes
+from semel.cli.shadow import shadow
 from semel.cli.sql import sql
 from semel.cli.targets import Target
 from semel.cli.unknown import unknown
@@ -196,5 +197,5 @@ def _act(entry: AuditEntry) -> tuple[str, ...]:
     return (at, entry.verb, what, before, after, entry.by, entry.reason)
 
 
-for each in (check, doctor, routes, keys, unknown, dlq, outbox, ledger, sql):
+for each in (check, doctor, routes, keys, unknown, dlq, outbox, ledger, shadow, sql):
     semel.add_command(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
@@ -28,6 +29,9 @@ RefusalShape: TypeAlias = Callable[[Problem, Request], Response]
 OnReplay: TypeAlias = Callable[[Request, Response], Response | Awaitable[Response]]
 """Turns the kept answer into one with the current state. Under ASGI it may be awaited."""
 
+Enforce = Literal["full", "shadow"]
+"""Whether keys are kept to, or only watched: in shadow every request runs, and none is refused."""
+
 Mode = Literal["leased", "atomic", "resumable", "deferred"]
 """How a handler runs: under a lease; in one transaction with its record; from recovery point to
 recovery point, so that a worker can go on after a crash; or by a worker from the start."""
@@ -44,6 +48,7 @@ class Policy:
     name: str
     # Everyday
     required: bool = False
+    enforce: Enforce | None = None
     mode: Mode = "leased"
     in_flight: Literal["refuse", "accept", "wait"] = "refuse"
     wait: timedelta = timedelta(seconds=10)
@@ -117,6 +122,14 @@ class Policy:
     """The handler has recovery points."""
     lease_seconds: float = derived()
     max_run_seconds: float = derived()
+    shadow: bool = derived()
+    """Keys are only watched: ``enforce="shadow"``."""
+    settles_apart: bool = derived()
+    """Both halves of its exchanges are another module's: `atomic` or `shadow`."""
+    looks_at_all: bool = derived()
+    """Requests without a key are looked at, too: they are refused, or counted."""
+    body_limit: int = derived()
+    """How much of a request's body is read: in shadow all of it, since none is refused."""
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -125,7 +138,8 @@ class Policy:
         age = self.max_request_age
         if age is None and tombstone:
             age = self.retention
-        patience = self.wait if self.in_flight == "wait" else timedelta(0)
+        shadow = self.enforce == "shadow"
+        patience = self.wait if self.in_flight == "wait" and not shadow else timedelta(0)
         resumable = self.mode == "resumable" or self.after_lapse == "resume"
         replay_name = self.replay_header.lower().encode()
         derived: dict[str, object] = {
@@ -153,6 +167,10 @@ class Policy:
             "resumable": resumable,
             "lease_seconds": self.lease.total_seconds(),
             "max_run_seconds": self.max_run.total_seconds(),
+            "shadow": shadow,
+            "settles_apart": shadow or self.mode == "atomic",
+            "looks_at_all": shadow or self.required,
+            "body_limit": sys.maxsize if shadow else self.max_request_body,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -184,6 +202,7 @@ class PolicyOptions(TypedDict, total=False):
 
     # Everyday
     required: bool
+    enforce: Enforce | None
     mode: Mode
     in_flight: Literal["refuse", "accept", "wait"]
     wait: timedelta
@@ -320,6 +339,7 @@ _CHOICES: Final[dict[str, set[str | None]]] = {
     "after_lapse": {"unknown", "release", "resume"},
     "in_flight": {"refuse", "accept", "wait"},
     "mode": {"leased", "atomic", "resumable", "deferred"},
+    "enforce": {None, "full", "shadow"},
     "after_retire": {"refuse", "replay"},
     "effects": {None, "none", "transactional"},
     "response": {"buffer", "stream"},
@@ -412,6 +432,11 @@ def _validate_outcomes(policy: Policy) -> None:
 
 def _validate_mode(policy: Policy) -> None:
     mode = policy.mode
+    _demand(
+        mode == "leased" or policy.enforce != "shadow",
+        f"mode={mode!r} decides how a handler runs, so it cannot be watched in shadow: roll the "
+        "route out with mode='leased' first, or say enforce='full' on it",
+    )
     buffered = mode == "leased" or policy.response == "buffer"
     _demand(
         buffered, f"mode={mode!r} keeps the whole answer: response='stream' does not go with it"
@@ -472,6 +497,7 @@ class RoutePlan:
         self.terms = terms
         self.application = terms.application
         self.enrolled = False
-        """This process has compared the route's settings with what the store remembers."""
+        """This process has compared the route's settings with what the store remembers, and its
+        claims need nothing else; those in shadow do."""
         self.met_short_key = False
         """A short key was used, and warned of."""

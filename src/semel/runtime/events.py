@@ -236,6 +236,9 @@ class EventKind:
 _RECORD: Final = ("where", "identity")
 """Method and path, and the first digits of the identity, as ``semel unknown`` takes them."""
 
+_WATCHED: Final = ("route", "method", "code", "status")
+"""``code`` and ``status`` are those of the answer that was not sent."""
+
 CATALOGUE: Final[Mapping[str, EventKind]] = {
     # ── requests ─────────────────────────────────────────────────────────────────────────────────
     "exchange": EventKind(
@@ -279,6 +282,50 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
         "a key of %(route)s has %(length)s characters, and may meet another (told once): ask "
         "clients for random ones, or refuse such keys with key='strong'",
         "A key of less than 16 characters was used for the first time.",
+    ),
+    # ── routes in shadow ─────────────────────────────────────────────────────────────────────────
+    "shadow.would_replay": EventKind(
+        _WATCHED,
+        NONE,
+        "a request of %(route)s in shadow would have been a replay",
+        "In shadow: a request ran that would have been answered with what was kept.",
+    ),
+    "shadow.would_conflict": EventKind(
+        _WATCHED,
+        NONE,
+        "a request of %(route)s in shadow would have met another: %(code)s",
+        "In shadow: a request ran whose key was in flight, or whose outcome was unknown.",
+    ),
+    "shadow.would_refuse": EventKind(
+        _WATCHED,
+        NONE,
+        "a request of %(route)s in shadow would have been refused: %(code)s",
+        "In shadow: a request ran that would have been refused for another reason.",
+    ),
+    "shadow.differs": EventKind(
+        ("route", "method", "identity"),
+        NONE,
+        "a key of %(route)s in shadow has two answers; neither will be repeated",
+        "In shadow: a key ran again, and its answer is not the one on record, or cannot be "
+        "compared with it.",
+    ),
+    "shadow.unkeyed": EventKind(
+        ("route", "method"),
+        NONE,
+        "a request of %(route)s in shadow has no key",
+        "In shadow: a request without a key.",
+    ),
+    "shadow.look_alike": EventKind(
+        ("route", "method"),
+        NONE,
+        "a request of %(route)s without a key looks like another of the last minutes",
+        "In shadow: a request without a key was the same as one of the last ten minutes.",
+    ),
+    "shadow.unrecorded": EventKind(
+        ("route", "method", "identity"),
+        WARNING,
+        "a request of %(route)s in shadow ran, and could not be put on record: %(error)s",
+        "In shadow: a request ran without a record, or its outcome is still to be written.",
     ),
     # ── leases and writes ────────────────────────────────────────────────────────────────────────
     "lease.renewed": EventKind(

@@ -76,6 +76,8 @@ class ReplayCache:
             kept = snapshot.decode(record.snapshot)
         except StoreError:
             return
+        if kept.shadow:
+            return  # whether it may be repeated is on record elsewhere
         # Small answers are mostly other things than their bodies.
         headers = sum(_PAIR + len(name) + len(value) for name, value in kept.headers)
         size = _OVERHEAD + len(record.fields) + headers + len(kept.body or b"")

@@ -33,6 +33,7 @@ from semel.stores.base import Backend
 if TYPE_CHECKING:
     import asyncio
 
+    from semel.runtime.shadow import ShadowCounts
 
 MAX_PLANS: Final = 1024
 """Routes that are remembered. An application has a few; names made for every call are no end."""
@@ -99,6 +100,7 @@ class Runtime:
         self._unbegun = [True]
         self._application = application
         self._plans: dict[str, RoutePlan] = {}
+        self._shadow: dict[str, ShadowCounts] = {}
         self._enrolled: set[tuple[str, TermsId]] = set()
 
     # ── the threads beside requests ───────────────────────────────────────────────────────────────
@@ -114,8 +116,23 @@ class Runtime:
             self._threads.append(thread)
             thread.start()
 
+    @property
+    def shadow(self) -> ShadowCounts:
+        """Counts what is seen of routes in shadow; begun with the first request of one."""
+        counts = self._shadow.get("counts")
+        if counts is None:
+            from semel.runtime.shadow import ShadowCounts
+
+            mine = ShadowCounts(self.backend.blocking, self.events, self._application)
+            counts = self._shadow.setdefault("counts", mine)  # atomic: of several, one is begun
+            if counts is mine:
+                self._threads.append(mine)
+                mine.start()
+        return counts
+
     def close(self) -> None:
         """Finish what is under way in the background. The next request would begin again."""
+        self._shadow = {}
         while self._threads:
             self._threads.pop().stop()
         keeper = self.keeper
@@ -142,16 +159,18 @@ class Runtime:
             asks = probe or policy.probe is not None or (policy.resumable and bool(self.probes))
             terms = policy.terms(self._application, route or label, probe=asks)
             made = self._plans[label] = RoutePlan(label, policy, terms)
-            made.enrolled = (label, terms.id) in self._enrolled
+            made.enrolled = not policy.shadow and (label, terms.id) in self._enrolled
         return made
 
     def enrolment(self, plan: RoutePlan) -> Flow[None]:
         """Compare a route's settings with what the store remembers of them, once per process."""
+        if (plan.label, plan.terms.id) in self._enrolled:
+            return
         if self.replays is not None:
             yield from announce(self.replays.window)
         yield from enrol(recorded_as(self._application, plan.label), plan.policy, plan.terms)
         self._enrolled.add((plan.label, plan.terms.id))
-        plan.enrolled = True
+        plan.enrolled = not plan.policy.shadow
 
 
 def recorded_as(application: str, label: str) -> str:

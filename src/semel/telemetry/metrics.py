@@ -82,6 +82,8 @@ counter key.short {request} route
     Keys of less than 16 characters, when they were first used.
 counter shape.failed {request} route
     Refusals whose refusal= function failed: they were sent as problem documents.
+counter shadow {request} came code route
+    Requests of routes in shadow: what would have become of them, and what was seen of them.
 counter unguarded {request} endpoint
     Requests that came to a tagged endpoint around its guard; it did not run.
 
@@ -216,6 +218,9 @@ _COUNTED: Final = {
 """Events that add one, or their ``count``, to a metric whose labels are fields of the event."""
 
 
+_SHADOW: Final = "shadow."
+
+
 def updates(event: Event, tenants: Tenants) -> Iterator[Update]:
     """What one event adds to the metrics."""
     match event.name:
@@ -243,12 +248,18 @@ def updates(event: Event, tenants: Tenants) -> Iterator[Update]:
             yield _update("reconcile.resolved", event["by"])
         case "reconcile":
             yield _update("reconcile.failed", event["came"])
-        case name if name in _COUNTED:
-            counted = _COUNTED[name]
-            labels = [event.get(label) for label in MEASURES[counted].labels]
-            yield _update(counted, *labels, value=event.get("count", 1))
-        case _:
-            pass
+        case name:
+            yield from _plain(name, event)
+
+
+def _plain(name: str, event: Event) -> Iterator[Update]:
+    """What an event adds whose fields are labels."""
+    if name.startswith(_SHADOW):
+        yield _update("shadow", name.removeprefix(_SHADOW), event.get("code"), event["route"])
+    elif name in _COUNTED:
+        counted = _COUNTED[name]
+        labels = [event.get(label) for label in MEASURES[counted].labels]
+        yield _update(counted, *labels, value=event.get("count", 1))
 
 
 def _exchange(event: Event, tenants: Tenants) -> Iterator[Update]:

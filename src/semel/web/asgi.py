@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
@@ -32,6 +32,7 @@ from semel.web.asgi_exchange import (
 )
 from semel.web.body import close
 from semel.web.pipeline import MARK, Pipeline
+from semel.web.shadow import looks
 from semel.web.tags import TAG, ruled_by
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Middleware:
             request = replace(request, path=where.path, escaped="")
         pipeline, runtime = self._pipeline, self.guard.runtime
         plan = pipeline.plan(runtime, request, where)
-        if not plan.policy.required and b"idempotency-key" not in request.headers.first:
+        if not plan.policy.looks_at_all and b"idempotency-key" not in request.headers.first:
             return await self.app(scope, receive, send)
         return await self._exchange(
             AsgiExchange(runtime, plan, request, self.app, scope, receive, send), where
@@ -95,11 +96,14 @@ class Middleware:
         """Admit and open a request that has a key, or needs one; then its exchange responds."""
         pipeline, request, scope = self._pipeline, ex.request, ex.scope
         keyed = b"idempotency-key" in request.headers.first
-        who = await pipeline.ask(request) if keyed and pipeline.awaits else None
+        asks = pipeline.awaits and (keyed or ex.policy.shadow)
+        who = await pipeline.ask(request) if asks else None
         admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
             return await ex.turn_away(admitted)
         if not admitted or (MARK in scope and pipeline.covers(ex, scope[MARK])):
+            if not admitted and looks(ex):
+                ex.overhear(partial(pipeline.look, ex, who))
             return await ex.take_no_part()
         body = await ex.read_body()
         if type(body) is bytes:

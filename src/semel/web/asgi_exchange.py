@@ -87,7 +87,7 @@ class AsgiExchange(AsyncExchange):
     async def read_body(self) -> Body | Response | None:
         """The whole body, a refusal when it is too large, or None when the client left."""
         message = await self._receive()
-        body, limit = message.get("body", b""), self.policy.max_request_body
+        body, limit = message.get("body", b""), self.policy.body_limit
         whole = message["type"] == "http.request" and not message.get("more_body", False)
         if whole and type(body) is bytes and len(body) < LARGE and len(body) <= limit:
             return bytes(body)
@@ -103,7 +103,7 @@ class AsgiExchange(AsyncExchange):
                 body.close()
                 return None
             body.write(message.get("body", b""))
-            if body.size > self.policy.max_request_body:
+            if body.size > self.policy.body_limit:
                 body.close()
                 return refuse("body-too-large")
             if not message.get("more_body", False):
@@ -113,6 +113,20 @@ class AsgiExchange(AsyncExchange):
     def turn_away(self, response: Response | None) -> Awaitable[None]:
         """Send an answer before anything was claimed. None: the client has left."""
         return send_response(response, self._send)
+
+    def overhear(self, heard: Callable[[bytes], None], before: bytes = b"") -> None:
+        """Tell ``heard`` the body when the application has read it; it begins with ``before``."""
+        receive, pieces = self._receive, [before]
+
+        async def overheard() -> Message:
+            message = await receive()
+            if message["type"] == "http.request":
+                pieces.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    heard(b"".join(pieces))
+            return message
+
+        self._receive = overheard
 
     def take_no_part(self) -> Awaitable[None]:
         """Call the application as without a guard."""

@@ -272,7 +272,7 @@ class GatedExchange(AsgiExchange):
 
     async def read_body(self) -> Body | Response | None:
         """The whole body: what the application has read, and the rest."""
-        if self._read.size > self.policy.max_request_body:
+        if self._read.size > self.policy.body_limit:
             return refuse("body-too-large")
         return self._read.small() if self._all_read else await self._read_rest(self._read)
 
@@ -287,6 +287,13 @@ class GatedExchange(AsgiExchange):
         if response is not None:
             self._sent_status = response.status
             await send_response(response, self._send)
+
+    def overhear(self, heard: Callable[[bytes], None], before: bytes = b"") -> None:
+        """The application has mostly read it all on its way to the gate."""
+        if self._all_read:
+            heard(self._read.whole())
+        else:
+            super().overhear(heard, self._read.whole())
 
     async def take_no_part(self) -> None:
         """Let the endpoint run as without a guard."""
@@ -376,7 +383,7 @@ class GatedExchange(AsgiExchange):
         if message["type"] == "http.request" and not self.gate.verdict.kept:
             self._all_read = not message.get("more_body", False)
             # A body that is too large is refused at the gate, and need not be kept.
-            if self._read.size <= self.policy.max_request_body:
+            if self._read.size <= self.policy.body_limit:
                 self._read.write(message.get("body", b""))
                 self._taken = self._read.size
         return message
@@ -418,7 +425,7 @@ class GatedMiddleware(Middleware):
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
-        if not plan.policy.required and b"idempotency-key" not in request.headers.first:
+        if not plan.policy.looks_at_all and b"idempotency-key" not in request.headers.first:
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)

@@ -17,7 +17,7 @@ from semel.backoff import pause_before
 from semel.core import operations as ops
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim, resume
-from semel.core.exchange.exchange import Exchange
+from semel.core.exchange.exchange import Exchange, ShadowRun
 from semel.core.exchange.problems import ProblemResponse, in_shape
 from semel.core.exchange.settle import Flowing, end_stream, settle
 from semel.core.flow import Flow, run
@@ -82,10 +82,14 @@ class WebExchange(Exchange):
             runtime.begin()
         limiter, replays = runtime.limiter, runtime.replays
         heedful = limiter is not None or replays is not None
-        self.quiet = not heedful and self.account is None and self.policy.mode != "atomic"
+        self.quiet = not heedful and self.account is None and not self.policy.settles_apart
         if self.worker is not None or not (heedful or runtime.breaker.is_open):
             return None
         answer = at_once(runtime, self)
+        if answer is not None and self.policy.shadow:
+            self.shadow = ShadowRun()
+            self.shadow.would, self.shadow.unrecorded = answer, answer.error
+            return None
         if answer is not None:
             self.tell(answer, at_once=True)
             return answer
@@ -101,10 +105,23 @@ class WebExchange(Exchange):
         worker = self.worker
         if worker is None:
             plan = self.plan
-            return claim(self, None if plan.enrolled else self.runtime.enrolment(plan))
+            if plan.enrolled:
+                return claim(self)
+            first_use = self.runtime.enrolment(plan)
+            return (
+                self._claim_in_shadow(first_use) if plan.policy.shadow else claim(self, first_use)
+            )
         self._asked_at = worker.started
         held = ops.Claimed(0, 0, worker.case.record.created_at, again=True)
         return resume(self, held) if self.policy.resumable else _at_once(held)
+
+    def _claim_in_shadow(self, first_use: Flow[None]) -> Flow[ops.Claimed | Answer]:
+        from semel.core.exchange import shadow
+        from semel.web.shadow import watch
+
+        watch(self)
+        self.account = self.account or Account(self.runtime.events)  # it is counted in any case
+        return shadow.claim(self, first_use)
 
     def start_run(self, entry: ops.Claimed) -> bool:
         """From here on the lease is renewed; False when it is too late to begin.
@@ -122,11 +139,12 @@ class WebExchange(Exchange):
         self.has_run = True
         if policy.mode == "atomic":
             lease.transaction = self.transaction()
-        if not lease.held(lease_clock()):
+        if not lease.held(lease_clock()) and not policy.shadow:
             return False
         if policy.mode == "atomic":
             lease.is_transaction()
-        runtime.keeper.hold(lease)
+        if not policy.shadow or self.shadow.would is None:
+            runtime.keeper.hold(lease)
         if policy.personal_data == "warn" and looks_like_personal_data(key):
             runtime.events.emit("key.suspicious", route=plan.label, key=mask(key))
         if len(key) < STRONG_KEY_LENGTH:

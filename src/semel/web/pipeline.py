@@ -15,6 +15,7 @@ from semel.core.flow import Flow
 from semel.core.frozen import is_async
 from semel.core.policy import SAFE_METHODS, Policy, RoutePlan, ietf
 from semel.core.records import Case, Identity, OnLapse, Request, Response
+from semel.core.request.comparison import Prints
 from semel.core.stored.requests import StoredRequest, carried, encode
 from semel.core.terms import EVERY_ROUTE
 from semel.errors import ConfigurationError
@@ -28,6 +29,7 @@ from semel.web.framework_internals import watch_app, watch_fastapi
 from semel.web.inventory import KnownRoutes
 from semel.web.request_events import Account, tell_refusal
 from semel.web.routes import Place, beneath, listed
+from semel.web.shadow import NOT_WHOLE, cannot_be_named, let_pass
 from semel.web.tags import DEFAULT, LEFT_OUT, LISTED, SAFE, Tagged, ruled_by
 from semel.web.worker_runs import WORKER_RUN, find_worker_run
 
@@ -90,12 +92,32 @@ class Pipeline:
     def admit(self, ex: WebExchange, asked: Tenant = None) -> Response | bool:
         """Whether a request takes part, or a refusal. ``asked``: `ask`, where that is awaited."""
         admitted = admit(ex, asked or self.guard.tenant)
-        return admitted if isinstance(admitted, bool) else self._turned_away(admitted, ex)
+        if admitted is True:
+            return admitted
+        if ex.policy.shadow:
+            return let_pass(ex, admitted)
+        return self._turned_away(admitted, ex) if isinstance(admitted, Refusal) else admitted
 
-    def turned_away(self, response: Response, ex: WebExchange) -> Response:
-        """The refusal of a body that cannot be taken, told like every other at the door."""
+    def look(self, ex: WebExchange, asked: Tenant, body: object) -> None:
+        """Have a request without a key, of a route in shadow, compared with those from before."""
+        counts, label = ex.runtime.shadow, ex.plan.label
+        blocked = (self.awaits and asked is None) or not isinstance(body, bytes)
+        who = Refusal if blocked else who_asks(ex.request, asked or self.guard.tenant)
+        if not isinstance(body, bytes) or not isinstance(who, str):
+            return counts.count(label, "not_looked_at")
+        prints = Prints(ex.request, body, ex.policy.fingerprint)
+        return counts.look(label, ex.request.method, who, prints)
+
+    def turned_away(self, response: Response, ex: WebExchange) -> Response | None:
+        """The refusal of a body that cannot be taken, told like every other at the door.
+
+        None: it is not refused but watched, and passes untouched.
+        """
         if not isinstance(response, ProblemResponse):
             return response
+        if ex.policy.shadow and response.problem.code not in NOT_WHOLE:
+            let_pass(ex, Refusal(response))
+            return None
         return self._turned_away(Refusal(response), ex)
 
     def _turned_away(self, refused: Refusal, ex: WebExchange) -> Response:
@@ -132,6 +154,9 @@ class Pipeline:
                     ex.older.prints.prepare()
         except Exception as error:  # fingerprint= may be the operator's own function
             failed = Answer(ex.refusal("misconfigured"), Outcome.MISCONFIGURED, error)
+            if policy.shadow:
+                cannot_be_named(ex, failed)
+                return None
             ex.tell(failed, at_once=True)
             return failed
         ex.seen_before = ex.runtime.seen_keys.meet(ex.identity)

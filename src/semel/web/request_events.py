@@ -109,6 +109,11 @@ def now() -> float:
 
 def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
     """One event of what an exchange came to. ``at_once``: it was known without the store."""
+    if ex.policy.shadow:
+        from semel.web.shadow import tell_shadow
+
+        if tell_shadow(ex):
+            return
     events, outcome, account = ex.runtime.events, answer.outcome, ex.account
     level = _level(answer, at_once)
     if not (events.heard or level or answer.zombie):

@@ -35,6 +35,7 @@ from semel.web.exchange import BlockingExchange, WebExchange, outcome_of
 from semel.web.exchange_async import AsyncExchange
 from semel.web.pipeline import MARK, FindTag, Pipeline, spoken
 from semel.web.routes import Place
+from semel.web.shadow import looks
 from semel.web.tags import ruled_by
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class _Views(Generic[F, P]):
         if isinstance(admitted, Response):
             return admitted
         if not admitted or self.pipeline.covers(ex, given.marks.get(MARK)):
+            if not admitted and looks(ex):
+                self.pipeline.look(ex, None, given.read(ex.policy))
             return None
         body = given.read(ex.policy)
         return self.pipeline.turned_away(body, ex) if isinstance(body, Response) else body

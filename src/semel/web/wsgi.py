@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,6 +19,7 @@ from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
 from semel.web.exchange import BlockingExchange, outcome_of
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
+from semel.web.shadow import looks
 from semel.web.tags import ruled_by
 
 if TYPE_CHECKING:
@@ -75,10 +77,17 @@ class WsgiMiddleware:
         if isinstance(admitted, Response):
             return _send(admitted, start_response)
         if not admitted or self._pipeline.covers(ex, environ.get(MARK)):
+            if not admitted and looks(ex):
+                body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                environ = {**environ, "wsgi.input": io.BytesIO(body)}
+                self._pipeline.look(ex, None, body)
             return self.app(environ, start_response)
         body = read_body(plan.policy, environ)
         if isinstance(body, Response):
-            return _send(self._pipeline.turned_away(body, ex), start_response)
+            refused = self._pipeline.turned_away(body, ex)
+            if refused is None:
+                return self.app(environ, start_response)
+            return _send(refused, start_response)
         answer = self._pipeline.open(ex, where, body, environ)
         if answer is not None:
             close(body)
@@ -258,7 +267,7 @@ def read_body(
     length = content_length(environ)
     if isinstance(length, Response):
         return length
-    if length is not None and length > policy.max_request_body:
+    if length is not None and length > policy.body_limit:
         return refuse("body-too-large")
     body, stream = begun or SpooledBody(), environ["wsgi.input"]
     while length is None or body.size < length:
@@ -266,7 +275,7 @@ def read_body(
         if not piece:
             break
         body.write(piece)
-        if body.size > policy.max_request_body:
+        if body.size > policy.body_limit:
             body.close()
             return refuse("body-too-large")
     if length is not None and body.size < length:

@@ -26,5 +26,6 @@ them is explored in tests/proof/explorer.
     refusal_shapes     the same in the shapes of other APIs
     atomic             both halves in one transaction of the application
     deferred           the request is left to the worker
+    shadow             keys are watched, and every request runs
     settings_changed   are keys still made the way the store remembers
 """

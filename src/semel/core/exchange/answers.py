@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
+from hashlib import sha256
 from typing import Final, TypeAlias, assert_never
 
 from semel.core import operations as ops
@@ -18,7 +19,7 @@ from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen, value
 from semel.core.policy import Policy
-from semel.core.records import Case, Identity, Micros, Record, Response, State
+from semel.core.records import Case, Fence, Identity, Micros, Record, Response, State
 from semel.core.stored import snapshot
 from semel.core.stored.snapshot import Snapshot
 from semel.core.texts import shown
@@ -129,6 +130,8 @@ def _replay(ex: Exchange, record: Record) -> Flow[Answer]:
                 return in_flight(ex)  # it is another by now
             blob = reply.snapshot
         kept = snapshot.decode(blob)
+        if kept.shadow and (yield from ran_again(record)):
+            return Answer(ex.refusal("ran-again"), Outcome.RECEIPT)
     except StoreError as error:
         return closed(ex, error)
     make = partial(_repeated, ex, record, kept)
@@ -151,6 +154,36 @@ def _repeated(ex: Exchange, record: Record, kept: Snapshot) -> Answer:
     given = (response, ex.policy, record.expires_at, ex.accept_encoding)
     answer = replay.replayed(*given, cross_origin=ex.cross_origin)
     return Answer(answer, Outcome.REPLAYED)
+
+
+# --- keys that were used in shadow (`core/exchange/shadow.py`), as they are met under enforcement
+
+_SHADOW_FENCE: Final = b"\0shd"
+"""The rest of a fence stays random. One that begins so by chance costs a look, and no more."""
+_AGAIN: Final = b"semel ran again\n"
+
+
+def shadow_fence(fence: Fence) -> Fence:
+    """A fence that says of its record: while it was held, others may have run beside it."""
+    return Fence(_SHADOW_FENCE + fence[len(_SHADOW_FENCE) :])
+
+
+def made_in_shadow(record: Record) -> bool:
+    """Whether its last run was one in shadow."""
+    return record.fence.startswith(_SHADOW_FENCE)
+
+
+def identity_of_second_run(identity: Identity) -> Identity:
+    """Where it is on record that a request ran more than once in shadow, and what it answered."""
+    return Identity(sha256(_AGAIN + identity).digest())
+
+
+def ran_again(record: Record) -> Flow[bool]:
+    """Whether another run in shadow came to something else than what ``record`` says."""
+    reply = yield from ask(ops.Read(identity_of_second_run(record.identity)))
+    if not isinstance(reply, ops.Found) or reply.record.forgettable(reply.now):
+        return False
+    return reply.record.fence != record.fence  # else it is the same run, written down late
 
 
 class Remembered:
@@ -310,6 +343,8 @@ def _status_of_completed(call: StatusCall, policy: Policy, record: Record) -> Fl
         return refuse("replay-impossible")
     try:
         kept = snapshot.decode(record.snapshot or b"")
+        if kept.shadow and (yield from ran_again(record)):
+            return refuse("ran-again")
     except StoreError:
         return refuse("store-unavailable", retry_after=policy.retry_micros)
     response = kept.response()

@@ -16,7 +16,9 @@ from semel.core.exchange.answers import (
     closed,
     from_record,
     in_flight,
+    made_in_shadow,
     mismatch,
+    ran_again,
     unknown,
     usual_replay,
 )
@@ -175,6 +177,10 @@ def seize(ex: Exchange) -> Flow[ops.Claimed | ops.Found | ops.Stale]:
 
 
 def _retract(ex: Exchange, error: Exception, seen: Fence | None = None) -> Flow[None]:
+    if ex.policy.shadow and not isinstance(error, Interrupted):
+        # It runs all the same, and what comes of it is written under its fence.
+        ex.shadow.may_hold = getattr(error, "applied", None) is not False
+        return
     surely_not_applied = isinstance(error, StoreUnavailable) and error.applied is False
     if not surely_not_applied and ex.policy.mode != "atomic":
         yield from ask(ops.Pursue(release(ex, "claim unanswered"), seen=seen))
@@ -202,6 +208,8 @@ def meet(ex: Exchange, found: ops.Found) -> Flow[_Step]:
         yield from ask(ops.Lapse(ex.identity, record.fence, ex.policy.retention_micros))
         return (yield from seize(ex))
     if record.state is State.FAILED_RETRYABLE:
+        if made_in_shadow(record) and not ex.policy.shadow and (yield from ran_again(record)):
+            return Answer(ex.refusal("ran-again"), Outcome.RECEIPT)
         return (yield from retake(ex, record, ops.Retake))
     if record.state in (State.IN_PROGRESS, State.PENDING):
         return _Busy(record)

@@ -33,7 +33,7 @@ class Exchange:
         *("fence", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
         *("request", "sent", "session", "tenant"),
         *("_origin", "can_ask", "seen_before", "status_at", "stored", "worker"),
-        *("journal", "seen"),
+        *("journal", "seen", "shadow"),
     )
 
     identity: Identity
@@ -50,6 +50,8 @@ class Exchange:
     """This process has probably met the key: look before claiming."""
     can_ask: bool
     """There is somebody to ask what became of a run whose outcome is unknown."""
+    shadow: ShadowRun
+    """Only of a request that is watched in shadow."""
 
     def __init__(self, plan: RoutePlan, request: Request) -> None:
         self.plan = plan
@@ -102,6 +104,24 @@ class PreviousPrints(NamedTuple):
 
     identity: Identity
     prints: Prints
+
+
+class ShadowRun:
+    """What a request that is watched in shadow would have come to, and what its run left behind."""
+
+    __slots__ = ("differs", "marked", "may_hold", "unrecorded", "would")
+
+    def __init__(self) -> None:
+        self.would: Answer | None = None
+        """The answer that it would have got instead of its run; None: it would have run."""
+        self.may_hold = False
+        """Its claim was not answered: the record may be its own."""
+        self.marked = False
+        """It is on record that this run was begun beside another one."""
+        self.differs = False
+        """Its answer is not the one on record, or nobody knows whether it is."""
+        self.unrecorded: BaseException | None = None
+        """Why nothing could be written down of it."""
 
 
 class WorkerRun:

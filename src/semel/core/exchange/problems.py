@@ -85,6 +85,10 @@ abandoned 408 final: The request was not run in time
 replay-impossible 409 final: The answer is no longer true
     The operation was executed once and is not run again. What it made has been retired since, so
     its answer is not repeated.
+ran-again 409 final: The request ran more than once
+    While keys were only watched, this request was executed more than once, and its answers are not
+    the same. Neither is repeated, and it is not run again. Check what it did before making a new
+    key.
 no-such-operation 404 final: No such operation
     There is no operation of this caller at this address, or it was forgotten.
 body-not-kept 409 final: The answer was not kept

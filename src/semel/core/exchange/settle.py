@@ -50,6 +50,12 @@ _SAID: Final = {
     Verdict.SUSPEND: Outcome.SUSPENDED,
 }
 
+
+def outcome_for(verdict: Verdict) -> Outcome:
+    """The word for a run of which this became."""
+    return _SAID[verdict]
+
+
 Whole: TypeAlias = Returned | Raised | Abandoned
 """What a handler may come to that has not begun to stream."""
 
@@ -72,10 +78,8 @@ def settle(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> Flow[An
     instead: nothing of the stream may be.
     """
     try:
-        if ex.policy.mode == "atomic":
-            from semel.core.exchange import atomic  # not loaded for those who have no such routes
-
-            return (yield from atomic.settle(ex, outcome, progress))
+        if ex.policy.settles_apart:
+            return (yield from _settle_apart(ex, outcome, progress))
         if type(outcome) is Returned and is_usual(ex, outcome, progress):
             kept: Whole = outcome
         else:
@@ -102,6 +106,19 @@ def settle(ex: Exchange, outcome: HandlerOutcome, progress: Progress) -> Flow[An
     except Interrupted:
         # Only where nothing is to be written any more, or where the lapse of the lease does it.
         return Answer(None, Outcome.INTERRUPTED)
+
+
+def _settle_apart(
+    ex: Exchange, outcome: HandlerOutcome, progress: Progress
+) -> Flow[Answer | Flowing]:
+    """In a transaction, or in shadow; neither is loaded for those who have no such routes."""
+    if ex.policy.shadow:
+        from semel.core.exchange import shadow
+
+        return (yield from shadow.settle(ex, outcome, progress))
+    from semel.core.exchange import atomic
+
+    return (yield from atomic.settle(ex, outcome, progress))
 
 
 def _not_kept(ex: Exchange, own: Answer, written: ops.Written | None) -> Flow[Answer]:
@@ -155,14 +172,7 @@ def _give_up(op: ops.StoreOperation[ops.Written]) -> Flow[ops.Written | None]:
 
 def _open_stream(ex: Exchange, head: Streaming, verdict: Verdict) -> Flow[Answer | Flowing]:
     """A body that is not kept: an open receipt before its first byte."""
-    receipt = Snapshot(
-        status=head.status,
-        headers=replay.kept_headers(head.headers),
-        body=None,
-        whole=False,
-        open=True,
-        schema_version=ex.policy.schema_version,
-    )
+    receipt = open_receipt(ex, head)
     if verdict is Verdict.KEEP:
         opened = yield from _insist(ex, ops.Open(ex.identity, ex.fence, snapshot.encode(receipt)))
         if not isinstance(opened, ops.Applied):
@@ -171,18 +181,40 @@ def _open_stream(ex: Exchange, head: Streaming, verdict: Verdict) -> Flow[Answer
     return Flowing(headers, head, receipt, verdict)
 
 
+def open_receipt(ex: Exchange, head: Streaming) -> Snapshot:
+    """What is kept of an answer whose body has not flowed yet."""
+    return Snapshot(
+        status=head.status,
+        headers=replay.kept_headers(head.headers),
+        body=None,
+        whole=False,
+        open=True,
+        schema_version=ex.policy.schema_version,
+    )
+
+
+def closed_receipt(receipt: Snapshot, drained: ops.Drained) -> Snapshot:
+    """The same when it has flowed, or has broken off."""
+    return replace(
+        receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
+    )
+
+
 def end_stream(
     ex: Exchange, stream: Flowing, drained: ops.Drained, progress: Progress
 ) -> Flow[Answer]:
     """The body has flowed: its receipt is closed, with what came of it."""
     error = drained.error or stream.head.error
     answer = Answer(None, _EXECUTED, error, drained.error is not None)
+    if ex.policy.shadow:
+        from semel.core.exchange import shadow
+
+        yield from shadow.end_stream(ex, stream, drained, progress)
+        return answer
     if stream.verdict is not Verdict.KEEP:
         yield from _give_up(concession(ex, stream.verdict, error, progress))
         return replace(answer, outcome=_SAID[stream.verdict])
-    ended = replace(
-        stream.receipt, open=False, whole=drained.whole, size=drained.size, digest=drained.digest
-    )
+    ended = closed_receipt(stream.receipt, drained)
     written = yield from _insist(ex, completion(ex, snapshot.encode(ended), progress))
     if isinstance(written, ops.Applied):
         return answer

@@ -30,9 +30,9 @@ _PAIR: Final = struct.Struct(">HI")
 _START: Final = _HEAD.size + _FIXED.size
 """Where the headers begin, if there is neither version nor digest."""
 
-_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED = 1, 2, 4, 8, 16
+_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED, _SHADOW = 1, 2, 4, 8, 16, 32
 _WHOLE_MAGIC: Final = _MAGIC + bytes((_HAS_BODY | _WHOLE,))
-_KNOWN: Final = _HAS_BODY | _WHOLE | _OPEN | _DEFLATED | _VERSIONED
+_KNOWN: Final = _HAS_BODY | _WHOLE | _OPEN | _DEFLATED | _VERSIONED | _SHADOW
 
 LARGE: Final = 32 * 1024
 """Stored bytes; of more than this a store tells the head, unless they are fetched."""
@@ -59,6 +59,8 @@ class Snapshot:
     whole: bool = True
     open: bool = False
     schema_version: str | None = None
+    shadow: bool = False
+    """Of a run in shadow: others may have run beside it (`core/exchange/shadow.py`)."""
 
     def response(self) -> Response | None:
         """The answer to send again, or None when only a receipt was kept."""
@@ -69,7 +71,7 @@ class Snapshot:
 
 def encode(snapshot: Snapshot) -> bytes:
     """The bytes a store keeps."""
-    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open
+    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open | _SHADOW * snapshot.shadow
     if snapshot.schema_version is not None:
         flags |= _VERSIONED
     body = snapshot.body or b""
@@ -141,6 +143,7 @@ def decode(blob: bytes) -> Snapshot:
             whole=bool(flags & _WHOLE),
             open=bool(flags & _OPEN),
             schema_version=version if flags & _VERSIONED else None,
+            shadow=bool(flags & _SHADOW),
         )
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise StoreCorrupt(f"a stored response cannot be read: {error}") from error

@@ -3,6 +3,7 @@ taken apart and made."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -97,21 +98,21 @@ def _place(environ: dict[str, Any]) -> Place:
 def read_body(request: Any, policy: Policy) -> Body | Response:
     """The whole body. The view can still read it from the request."""
     kept = getattr(request, _KEPT, None)
-    body = _spooled(request, policy.max_request_body) if kept is None else kept
+    body = _spooled(request, policy) if kept is None else kept
     return body if isinstance(body, Response) else body.small()
 
 
 def keep_body(request: Any, policy: Policy) -> Response | None:
     """Keep the body before a parser uses it up; a refusal if it cannot be kept."""
-    body = _spooled(request, policy.max_request_body)
+    body = _spooled(request, policy)
     if isinstance(body, Response):
         return body
     setattr(request, _KEPT, body)
     return None
 
 
-def _spooled(request: Any, limit: int) -> SpooledBody | Response:
-    body = SpooledBody()
+def _spooled(request: Any, policy: Policy) -> SpooledBody | Response:
+    body, limit = SpooledBody(), policy.body_limit
     stated = str(request.META.get("CONTENT_LENGTH") or "")
     chunked = "HTTP_TRANSFER_ENCODING" in request.META and not hasattr(request, "scope")
     if chunked and not stated:  # under WSGI, Django takes it for an empty body
@@ -119,7 +120,9 @@ def _spooled(request: Any, limit: int) -> SpooledBody | Response:
     if hasattr(request, "_body"):
         body.write(request._body)
     elif request._read_started:
-        log.error(
+        level = logging.DEBUG if policy.shadow else logging.ERROR
+        log.log(
+            level,
             "semel: the body of %s was read before its key could be claimed: put semel."
             "frameworks.django.SemelMiddleware into MIDDLEWARE, above whatever reads bodies",
             request.path,

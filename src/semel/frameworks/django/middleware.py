@@ -169,19 +169,18 @@ class SemelMiddleware:
         if not claimed:
             if method not in policy.methods or not _keyed(request, policy):
                 return nullcontext()
-            if routes.allows_no(view, method):
+            if routes.allows_no(view, method) or self.guard.bind(policy).shadow:
                 return nullcontext()
             why = NINJA if routes.is_ninja(view) else _UNDECORATED
             log.error("semel: %s: %s", match.view_name or match.route, why)
             return _response(refuse("misconfigured"))
-        refused = (
-            http.keep_body(request, policy) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
-        )
-        if refused is not None:
+        bound = self.guard.bind(policy)
+        refused = http.keep_body(request, bound) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
+        if refused is not None and not bound.shadow:
             label, events = routes.label_of(method, match), self.guard.events
             if isinstance(refused, ProblemResponse):
                 tell_refusal(events, Refusal(refused), policy, method, label)
-            plan = self.guard.runtime.plan(label, self.guard.bind(policy))
+            plan = self.guard.runtime.plan(label, bound)
             return _response(shaped(plan, refused, http.view_request(request).request, events))
         databases: set[str] = getattr(view, "_non_atomic_requests", set())
         if type(databases) is set:
