@@ -1,7 +1,7 @@
 """Canaries in the keys, bodies, answers and tokens of tests, and who looks where they may not be.
 
 What tests send through the usual makers (`tests.web.client`, `tests.web.drive`, `tests.scene`,
-`tests.stores.contract`) has a word in it that nothing else has. `watch` looks for these words in
+`semel.testing.contract`) has a word in it that nothing else has. `watch` looks for these words in
 everything semel says, whatever its level: lines of the log with their tracebacks, the fields of
 events (from which the labels of metrics and the attributes of spans are taken), its own exceptions,
 problem documents, and what servers and workers have written to their logs. tests/conftest.py fails

@@ -9,8 +9,8 @@ from semel.core.operations.requests import Release, Take
 from semel.core.policy import accepted
 from semel.core.records import Case, Fence, Origin, State
 from semel.errors import StoreUnavailable
+from semel.testing.contract.terms import terms
 from tests.core.script import a_record
-from tests.terms import terms
 
 SEEN, FENCE = Fence(b"s" * 16), Fence(b"f" * 16)
 

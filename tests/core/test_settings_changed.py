@@ -11,8 +11,8 @@ from semel.core.flow import run
 from semel.core.operations.requests import ReadRecipe
 from semel.core.policy import Policy, ietf
 from semel.errors import SettingsChanged
+from semel.testing.contract.terms import terms
 from tests.core.world import SECOND, World
-from tests.terms import terms
 
 OLD = ietf(scope="tenant")
 NEW = ietf()

@@ -22,12 +22,12 @@ from semel.outbox import signatures
 from semel.runtime.flow_runner import PATIENCE
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.testing.contract.terms import terms
 from semel.worker.maintenance import INTERVAL
 from tests.cli import commandline
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
 from tests.servers import MariadbServer
-from tests.terms import terms
 
 HOUR = 3_600_000_000
 ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")

@@ -20,10 +20,10 @@ from semel.core.stored.snapshot import Snapshot, encode
 from semel.operators.lists import LOOK
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.testing.contract.terms import terms
 from tests.docs.pages import page
 from tests.docs.story import Command, commands
 from tests.docs.test_operate import alike
-from tests.terms import terms
 
 MINUTE, DAY = 60_000_000, 86_400_000_000
 ORIGIN = Origin("tern", "POST", "/payments", "order-1002-of-november")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import _semel_pytest
 from semel import testing
+from semel.testing import contract
 from tests.docs.pages import Page, page, plain
 from tests.waiting import PATIENCE
 
@@ -49,6 +50,16 @@ def test_what_a_private_store_can_do_is_listed() -> None:
     listed = [word for row in NAMES.table("PrivateStore") for word in re.findall(r"`(\w+)", row[0])]
     methods = [name for name in dir(testing.PrivateStore) if not name.startswith("_")]
     assert sorted(listed) == sorted([*methods, "clock", "place"])  # those two are made by __init__
+
+
+def test_what_the_contract_has_is_listed() -> None:
+    listed = [word for row in NAMES.table("Contract") for word in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(listed) == sorted(contract.__all__)
+
+
+def test_the_store_of_the_guide_passes_the_contract(tmp_path: Path) -> None:
+    said = played(page("docs/howto/testing/write-a-store.md"), tmp_path)
+    assert re.fullmatch(r"\d{3,} passed", said), said
 
 
 def test_every_fixture_is_listed() -> None:

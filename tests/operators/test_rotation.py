@@ -27,8 +27,8 @@ from semel.errors import ConfigurationError
 from semel.operators import rotation
 from semel.operators.rotation import Rotation
 from semel.stores.encryption import EncryptedBackend, Encryption
+from semel.testing.contract.records import claim, new_fence, new_identity
 from tests.servers import PostgresServer, ValkeyServer
-from tests.stores.contract import claim, new_fence, new_identity
 from tests.waiting import PATIENCE, patient
 
 OLD, NEW = os.urandom(32), os.urandom(32)

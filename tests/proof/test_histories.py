@@ -17,6 +17,7 @@ from semel.core.operations.requests import Agree, Claimed, Complete, Found, NoRe
 from semel.core.records import Identity, State
 from semel.stores import open_backend
 from semel.stores.memory import MemoryBackend
+from semel.testing.contract.records import claim, new_fence, new_identity
 from tests.conftest import note
 from tests.proof.histories.calls import ROUNDS, Call, Outcome
 from tests.proof.histories.checker import Broken, Habits, check
@@ -27,7 +28,6 @@ from tests.proof.histories.spoilt import SPOILT
 from tests.proof.histories.stage import Crew, Figures, Here, Size, campaign
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
 from tests.servers.galera import GaleraCluster
-from tests.stores.contract import claim, new_fence, new_identity
 from tests.stores.harness import CLEAR, FakeClock, database_of, divide
 from tests.stores.moves import ROWS, TERMS, Board, Dice
 from tests.stores.timeless import UNIT, timeless

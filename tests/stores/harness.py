@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
-from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
-from semel.core.records import DUTY_NUMBERS, Identity, Micros, Record
+from semel.core.records import DUTY_NUMBERS, Identity, Micros
 from semel.stores import open_backend
-from semel.stores.base import AsyncStore, Backend
 from semel.stores.memory import MemoryBackend
 from semel.stores.redis.commands import Keys
 from semel.stores.redis.layout import RANK
 from semel.stores.sqlite import SqliteBackend
+from semel.testing.contract.harness import Harness as Harness
+from semel.testing.contract.harness import Kept
 from tests.docs.pages import page
 from tests.servers import MariadbServer, PostgresServer, ValkeyCluster, ValkeyServer
-from tests.stores.portal import Portal
 from tests.waiting import PATIENCE
 
 R = TypeVar("R")
@@ -45,7 +41,6 @@ START: Micros = 1_700_000_000_000_000
 SLACK: Micros = 30_000_000
 """How far times may be off, where the clock is not ours: half of what any of them is apart, and so
 much that a test may stand still for a while."""
-RACERS = 32
 
 
 class FakeClock:
@@ -59,90 +54,6 @@ class FakeClock:
 
     def travel(self, duration: Micros) -> None:
         self.now += duration
-
-
-class Kept(NamedTuple):
-    """How whoever looks after a record finds it: what a reply says of it is worked out anew."""
-
-    duty: str
-    due_at: Micros | None
-    renewals_move_it: bool
-    """Or else the sweeper catches up with them."""
-
-
-class Harness:
-    """One backend in one colour."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        travel: Callable[[Micros], None],
-        slack: Micros,
-        colour: str,
-        kept: Callable[[Identity], Kept | None] = lambda _: None,
-        clear: Callable[[], None] | None = None,
-    ) -> None:
-        self.backend = backend
-        self._travel = travel
-        self.clear = clear
-        """Forget everything, so that another test may begin anew; None: nobody can."""
-        self.slack = slack
-        """How far times may be off, where the clock is not ours."""
-        self.kept = kept
-        """None: there is no record, or the store has no index that could be wrong."""
-        self._portal = Portal() if colour == "async" else None
-        self._store: AsyncStore | None = None
-        if self._portal is not None:
-            self._store = self._portal.call(self._awaited())
-
-    async def _awaited(self) -> AsyncStore:
-        return self.backend.awaited()
-
-    def travel(self, duration: Micros) -> None:
-        """Later, by so much. Who goes nowhere moves nothing: that takes its time on servers."""
-        if duration:
-            self._travel(duration)
-
-    def perform(self, op: StoreOperation[R]) -> R:
-        if self._portal is None or self._store is None:
-            reply: R = self.backend.blocking().perform(op)
-            return reply
-        return self._portal.call(self._awaited_reply(self._store, op))
-
-    async def _awaited_reply(self, store: AsyncStore, op: StoreOperation[R]) -> R:
-        """Asked within its loop: a store may answer with a future."""
-        return await store.perform(op)
-
-    def race(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
-        """All at once: threads at a barrier, or tasks of one loop."""
-        if self._portal is not None:
-            return self._portal.call(self._gather(ops))
-        barrier = threading.Barrier(len(ops))
-
-        def run(op: StoreOperation[R]) -> R:
-            barrier.wait(PATIENCE)
-            return self.perform(op)
-
-        with ThreadPoolExecutor(len(ops)) as pool:
-            return list(pool.map(run, ops))
-
-    async def _gather(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
-        store = self._store
-        assert store is not None
-        return cast("list[R]", await asyncio.gather(*(store.perform(op) for op in ops)))
-
-    def record(self, identity: Identity) -> Record | None:
-        match self.perform(Read(identity)):
-            case Found(record):
-                return record
-            case NoRecord():
-                return None
-
-    def close(self) -> None:
-        if self._portal is not None:
-            self._portal.call(self.backend.aclose())
-            self._portal.close()
-        self.backend.close()
 
 
 @contextmanager

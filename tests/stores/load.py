@@ -18,8 +18,8 @@ from semel.core.operations.requests import Applied, Claimed, Found, Read, StoreO
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.testing.contract.records import claim, complete, new_fence, new_identity
 from tests.servers.child import ROOT
-from tests.stores.contract import claim, complete, new_fence, new_identity
 from tests.waiting import PATIENCE
 
 Say: TypeAlias = Callable[[str, bytes], None]

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 from semel.core import operations as ops
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, RecordEvent
+from semel.testing.contract.terms import terms
 from tests.stores.timeless import UNIT
-from tests.terms import terms
 
 
 class Dice(random.Random):

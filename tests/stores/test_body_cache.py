@@ -14,9 +14,9 @@ from semel.core.stored.snapshot import LARGE, Snapshot, encode
 from semel.errors import ConfigurationError
 from semel.stores.body_cache import BodyCache, BodyCacheBackend, with_body_cache
 from semel.stores.memory import MemoryBackend
-from tests.stores.contract import MINUTE, ORIGIN, new_fence, new_identity
+from semel.testing.contract.event_loop_thread import EventLoopThread
+from semel.testing.contract.records import MINUTE, ORIGIN, new_fence, new_identity
 from tests.stores.harness import FakeClock
-from tests.stores.portal import Portal
 
 COLOURS = pytest.mark.parametrize("colour", ["blocking", "awaited"])
 ROOM = 1_000_000
@@ -38,7 +38,7 @@ class Counting(MemoryBackend):
 class Node:
     """One process's view of the store, in either colour."""
 
-    def __init__(self, store: Counting, colour: str, portal: Portal) -> None:
+    def __init__(self, store: Counting, colour: str, portal: EventLoopThread) -> None:
         self.backend = with_body_cache(store, ROOM)
         self._colour = colour
         self._portal = portal
@@ -70,8 +70,8 @@ def store() -> Counting:
 
 
 @pytest.fixture
-def portal() -> Iterator[Portal]:
-    portal = Portal()
+def portal() -> Iterator[EventLoopThread]:
+    portal = EventLoopThread()
     yield portal
     portal.close()
 
@@ -99,7 +99,9 @@ def forgotten(store: Counting, identity: Identity, seen: Fence) -> None:
 
 
 @COLOURS
-def test_a_body_comes_from_the_store_once(store: Counting, portal: Portal, colour: str) -> None:
+def test_a_body_comes_from_the_store_once(
+    store: Counting, portal: EventLoopThread, colour: str
+) -> None:
     node, body = Node(store, colour, portal), answer()
     identity, _ = completed(store, body)
     assert [node.replay(identity) for _ in range(3)] == [body] * 3
@@ -107,7 +109,9 @@ def test_a_body_comes_from_the_store_once(store: Counting, portal: Portal, colou
 
 
 @COLOURS
-def test_a_key_s_second_life_has_its_own_body(store: Counting, portal: Portal, colour: str) -> None:
+def test_a_key_s_second_life_has_its_own_body(
+    store: Counting, portal: EventLoopThread, colour: str
+) -> None:
     node, first, second = Node(store, colour, portal), answer(), answer()
     identity, fence = completed(store, first)
     assert node.replay(identity) == first
@@ -125,7 +129,7 @@ def test_a_body_whose_head_is_another_is_not_given() -> None:
     assert local.get(asked) == body
 
 
-def test_a_record_that_is_gone_is_gone(store: Counting, portal: Portal) -> None:
+def test_a_record_that_is_gone_is_gone(store: Counting, portal: EventLoopThread) -> None:
     node, body = Node(store, "blocking", portal), answer()
     identity, fence = completed(store, body)
     assert node.replay(identity) == body

@@ -21,8 +21,7 @@ from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.connection import query
 from semel.stores.sql.dialect import dialect
 from semel.stores.sqlite import SqliteBackend
-from tests.servers import PostgresServer
-from tests.stores.contract import (
+from semel.testing.contract.records import (
     LEASE,
     ORIGIN,
     RETENTION,
@@ -33,6 +32,7 @@ from tests.stores.contract import (
     new_identity,
     reach,
 )
+from tests.servers import PostgresServer
 from tests.stores.harness import START, Harness, open_harness
 from tests.waiting import PATIENCE
 

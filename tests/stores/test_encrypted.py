@@ -42,8 +42,9 @@ from semel.stores.body_cache import with_body_cache
 from semel.stores.encryption import CARRIERS, EncryptedBackend, Encryption
 from semel.stores.memory import MemoryBackend
 from semel.stores.sqlite import SqliteBackend
-from tests.stores import contract, contract_outbox, contract_work
-from tests.stores.contract import (
+from semel.testing.contract import outbox as outbox_contract
+from semel.testing.contract import records, work
+from semel.testing.contract.records import (
     PATIENCE,
     REQUEST,
     TERMS,
@@ -92,16 +93,16 @@ def quick() -> Iterator[Harness]:
     yield from harnesses("memory", "sync", Path())
 
 
-class TestStateTable(contract.StateTable): ...
+class TestStateTable(records.StateTable): ...
 
 
-class TestLives(contract.Lives): ...
+class TestLives(records.Lives): ...
 
 
-class TestPoints(contract_work.Points): ...
+class TestPoints(work.RecoveryPoints): ...
 
 
-class TestDelivering(contract_outbox.Delivering):
+class TestDelivering(outbox_contract.Delivering):
     @pytest.fixture
     def harness(self, quick: Harness) -> Harness:
         return quick
@@ -227,7 +228,7 @@ def test_a_request_moved_to_another_record_is_refused(quick: Harness) -> None:
 
 def test_an_answer_of_an_earlier_life_of_the_key_is_refused(quick: Harness) -> None:
     identity, fence, before = held(quick)
-    applied(quick, operations.Evict(identity, fence, contract.ACT))
+    applied(quick, operations.Evict(identity, fence, records.ACT))
     again = new_fence()
     quick.perform(claim(identity, again))
     applied(quick, complete(identity, again, ANSWER))

@@ -16,11 +16,11 @@ from semel.core.records import State
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.base import Backend
 from semel.stores.mysql import MysqlBackend, protocol
+from semel.testing.contract.records import claim, complete, new_fence, new_identity
 from tests.conftest import note
 from tests.proof.floors import missing, rounds
 from tests.servers import MariadbServer
 from tests.servers.galera import GaleraCluster, GaleraNode
-from tests.stores.contract import claim, complete, new_fence, new_identity
 from tests.stores.harness import Harness, database_of
 from tests.stores.load import Load, Told
 from tests.stores.relay import Fate, Relay

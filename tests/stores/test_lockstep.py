@@ -29,10 +29,10 @@ from semel.core import operations as ops
 from semel.core.frozen import replace
 from semel.core.records import Fence, Identity, State
 from semel.stores.memory import MemoryBackend
+from semel.testing.contract.records import ACT, demand_found_in_time, new_fence, new_identity
 from tests.conftest import note
 from tests.forms import in_proof
 from tests.proof.histories.spoilt import SPOILT
-from tests.stores.contract import ACT, demand_found_in_time, new_fence, new_identity
 from tests.stores.harness import (
     EACH_ONCE,
     OUTBOXES,

@@ -13,7 +13,7 @@ from semel.core.states import RecordEvent
 from semel.stores.memory import MemoryBackend
 from semel.stores.memory.records import VERBS
 from semel.stores.memory.rows import WRITES, Row, Write
-from tests.stores.contract import ORIGIN, SNAPSHOT, claim, new_fence, new_identity
+from semel.testing.contract.records import ORIGIN, SNAPSHOT, claim, new_fence, new_identity
 from tests.stores.harness import FakeClock
 
 

@@ -35,13 +35,13 @@ from semel.stores.mysql.settings import parse as parse_url
 from semel.stores.mysql.values import literal, rendered
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
+from semel.testing.contract.records import MINUTE
+from semel.testing.contract.terms import terms
 from tests.servers import MariadbServer
-from tests.stores.contract import MINUTE
 from tests.stores.dialects import Ask, Mysql, SqlBackend
 from tests.stores.harness import database_of
 from tests.stores.relay import Relay
 from tests.stores.together import DAY, claim, complete, hurried
-from tests.terms import terms
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio

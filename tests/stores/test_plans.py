@@ -16,7 +16,7 @@ from semel.stores.base import system_clock
 from semel.stores.sql.plans import plan
 from semel.stores.sqlite import SqliteBackend
 from semel.stores.sqlite.connection import execute
-from tests.stores.contract import MINUTE, claim, new_fence, new_identity
+from semel.testing.contract.records import MINUTE, claim, new_fence, new_identity
 from tests.waiting import PATIENCE
 
 

@@ -15,9 +15,9 @@ from semel.core.operations.requests import Applied, Claim, Claimed, Found
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.postgres import PostgresBackend
+from semel.testing.contract.records import claim, complete, new_fence, new_identity
 from tests.proof.floors import missing, rounds
 from tests.servers.postgres_cluster import Node, PostgresCluster
-from tests.stores.contract import claim, complete, new_fence, new_identity
 from tests.stores.harness import Harness
 from tests.stores.load import Load, Told
 from tests.waiting import PATIENCE, until

@@ -20,8 +20,8 @@ from semel.stores.postgres.values import BYTEA, INT8, TEXT
 from semel.stores.postgres.values import KINDS as MANY
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import plan
+from semel.testing.contract.records import KINDS, LEASE, accept, claim, complete, new_fence, reach
 from tests.servers import PostgresServer
-from tests.stores.contract import KINDS, LEASE, accept, claim, complete, new_fence, reach
 from tests.stores.harness import Harness, divide, partitioned
 from tests.stores.test_postgres_batches import type_of
 

@@ -10,7 +10,7 @@ from semel.core.operations.requests import Claimed
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.failover import FailoverTimeline
 from semel.stores.sql.statements import StatementFault
-from tests.stores.contract import claim, new_fence, new_identity
+from semel.testing.contract.records import claim, new_fence, new_identity
 
 HOSTS = "host=a,b,c port=1,2,3 password='a secret' target_session_attrs=read-write"
 

@@ -31,8 +31,7 @@ from semel.stores.redis.connection import PIPELINE_LIMIT
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import SINGLE_SERVER_TRIES
 from semel.stores.redis.settings import OPTIONS, RedisSettings, parse
-from tests.servers import ValkeyServer
-from tests.stores.contract import (
+from semel.testing.contract.records import (
     ORIGIN,
     accept,
     claim,
@@ -41,10 +40,11 @@ from tests.stores.contract import (
     new_identity,
     reach,
 )
+from semel.testing.contract.terms import terms
+from tests.servers import ValkeyServer
 from tests.stores.harness import Harness, own_redis
 from tests.stores.relay import Relay, about
 from tests.stores.together import forked, raced
-from tests.terms import terms
 from tests.waiting import PATIENCE, auntil, until
 
 SOON = 0.3

@@ -18,9 +18,9 @@ from semel.core.records import Identity, State
 from semel.errors import StoreUnavailable
 from semel.stores.redis import RedisBackend
 from semel.stores.redis.commands import BUCKETS, SLOT_OF, Keys, bucket_of, sources
+from semel.testing.contract.records import ORIGIN, claim, complete, new_fence, new_identity, reach
 from tests.servers import ValkeyCluster, ValkeyServer
 from tests.servers.server import is_stopped
-from tests.stores.contract import ORIGIN, claim, complete, new_fence, new_identity, reach
 from tests.stores.harness import CLEAR, Harness, own_redis
 from tests.stores.test_redis import both, replied
 from tests.waiting import PATIENCE, until

@@ -12,8 +12,8 @@ from semel.core.operations.requests import Claim, Claimed, Found, Read
 from semel.core.records import Identity, State
 from semel.errors import StoreUnavailable
 from semel.stores.redis import RedisBackend
+from semel.testing.contract.records import claim, new_fence
 from tests.servers import ValkeyCluster, ValkeyServer
-from tests.stores.contract import claim, new_fence
 from tests.stores.load import Load
 from tests.stores.test_redis import both
 from tests.stores.test_redis_cluster import Steady, in_bucket, owner

@@ -15,8 +15,7 @@ from semel.stores.redis.commands import Keys, RedisCall
 from semel.stores.redis.layout import HAS_MORE, RANK, Stored, stored
 from semel.stores.redis.operation_retry import PLANS
 from semel.stores.sql import rows
-from tests.servers import ValkeyServer
-from tests.stores.contract import (
+from semel.testing.contract.records import (
     ACT,
     KINDS,
     LEASE,
@@ -31,6 +30,7 @@ from tests.stores.contract import (
     new_identity,
     reach,
 )
+from tests.servers import ValkeyServer
 from tests.stores.harness import CLEAR, TRAVEL, Harness, own_redis
 from tests.stores.test_redis import keys_of
 

@@ -23,7 +23,7 @@ from semel.core.operations.maintenance import Reap, Sweep
 from semel.core.records import State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
-from tests.stores.contract import SNAPSHOT
+from semel.testing.contract.records import SNAPSHOT
 from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
 from tests.stores.together import SOON, claim, complete, forked, hurried, raced, rival
 from tests.terms import terms

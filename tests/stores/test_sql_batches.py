@@ -19,9 +19,9 @@ from semel.core.records import State
 from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS
+from semel.testing.contract.records import MINUTE
 from tests.forms import in_proof
 from tests.proof.floors import missing, rounds
-from tests.stores.contract import MINUTE
 from tests.stores.dialects import Database
 from tests.stores.together import (
     DAY,

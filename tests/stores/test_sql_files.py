@@ -40,7 +40,7 @@ from semel.stores.sql.dialect import (
 )
 from semel.stores.sql.migration import SchemaVersion
 from semel.stores.sql.statements import Statement, drive
-from tests.terms import terms
+from semel.testing.contract.terms import terms
 
 EVENTS = re.compile(r"^-- event: (.+)$", re.MULTILINE)
 HEADER = re.compile(r"\A-- (\w+): .+\n(?:--.*\n)*-- gives: .+\n(?:--.*\n)*-- why: ", re.MULTILINE)

@@ -25,7 +25,7 @@ from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUna
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore
 from semel.stores.sqlite import SqliteBackend
-from tests.stores.contract import ACT, claim, complete, new_fence, new_identity
+from semel.testing.contract.records import ACT, claim, complete, new_fence, new_identity
 from tests.stores.harness import FakeClock
 from tests.stores.together import forked
 from tests.waiting import PATIENCE

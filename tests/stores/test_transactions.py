@@ -34,6 +34,7 @@ from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres import transaction as steps
 from semel.stores.sqlite import SqliteBackend
 from semel.stores.sqlite.transactions import SqliteTransactions
+from semel.testing.contract.event_loop_thread import EventLoopThread
 from tests.databases import (
     DRIVER_ERRORS,
     WAITING_FOR_A_KEY,
@@ -46,7 +47,6 @@ from tests.forms import in_proof
 from tests.servers import MariadbServer, PostgresServer
 from tests.servers.child import ROOT
 from tests.stores.harness import TABLES
-from tests.stores.portal import Portal
 from tests.stores.together import SOON, claim, complete, forked
 from tests.waiting import PATIENCE, until
 from tests.web.cable import all_done
@@ -68,7 +68,9 @@ AWAITED = (psycopg.AsyncConnection, AsyncMysqlHandlerConnection)
 class Act:
     """One transaction, in whatever colour, driven from a test's thread."""
 
-    def __init__(self, inner: Transaction | AsyncTransaction, portal: Portal | None) -> None:
+    def __init__(
+        self, inner: Transaction | AsyncTransaction, portal: EventLoopThread | None
+    ) -> None:
         self.inner = inner
         self._portal = portal
 
@@ -118,7 +120,7 @@ class World:
         self.kind = url.partition(":")[0]
         self.is_sqlite = self.kind == "sqlite"
         self.outside = outside
-        self.portal = Portal() if colour == "async" else None
+        self.portal = EventLoopThread() if colour == "async" else None
         self._opened: list[Any] = []
         self.backend = self.open()
         # SQLite's first read goes by way of its writer, which a transaction would keep waiting.
@@ -1313,7 +1315,7 @@ def test_behind_a_transaction_pooler(request: pytest.FixtureRequest) -> None:
         world = World.__new__(World)
         world.url, world.kind, world.is_sqlite, world._opened = url, "postgresql", False, []
         world.outside = lambda: psycopg.connect(url)
-        world.portal = Portal() if colour == "async" else None
+        world.portal = EventLoopThread() if colour == "async" else None
         world.backend = world.open()
         world.backend.migrate()
         for _ in range(3):

@@ -17,7 +17,7 @@ from semel.core.records import Fence, Identity, Origin
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore, Store
 from semel.stores.sql.batcher_sync import KindBatcher
-from tests.stores.contract import MINUTE, SNAPSHOT
+from semel.testing.contract.records import MINUTE, SNAPSHOT
 from tests.waiting import PATIENCE, until
 
 DAY = 24 * 60 * MINUTE

@@ -30,10 +30,10 @@ from semel.core.unknown.probe import (
     reconcile,
 )
 from semel.core.unknown.settlement import Passed, Settled, Undecided
+from semel.testing.contract.terms import terms
 from semel.worker.reconciler import Reconciler
 from tests.ears import listen
 from tests.scene import DAY, HOUR, MINUTE, SECOND, Scene, fresh_fence, scene_on
-from tests.terms import terms
 from tests.waiting import PATIENCE, Ahead, auntil
 
 ANSWER = Response(201, (), b"paid")

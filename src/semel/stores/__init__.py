@@ -3,8 +3,8 @@
 A store has one method, `perform(op)`. The operations and their replies are the frozen classes in
 `semel.core.operations`; `semel.stores.base` has the protocols. A store keeps the rules below and
 decides nothing else: which status a client gets, when to retry and what a failed handler means is
-decided above it. `memory` is the rules as short code, and the suite in ``tests/stores`` proves the
-same properties for every store.
+decided above it. `memory` is the rules as short code, and the suite in `semel.testing.contract`
+proves the same properties for every store.
 
 **One operation is one atomic step.** `Claim` looks for the record and inserts it in the same step.
 With "get" and "set" instead, every caller would have to close the race between the two, and one

@@ -10,6 +10,7 @@ due_work        what workers do, once
 process         a process that ends at a named place
 watched         a backend whose every step is seen
 assertions      replays and effects
+contract        what every store must do, for people who write one
 """
 
 from semel.testing.assertions import EffectSeen, assert_replayed

@@ -19,10 +19,10 @@ from semel.core.records import Identity
 from semel.errors import StoreUnavailable
 from semel.stores import open_backend
 from semel.stores.base import Backend
+from semel.testing.contract.event_loop_thread import PATIENCE, EventLoopThread
 from tests.proof.histories.calls import ROUNDS, Call, Outcome
 from tests.proof.histories.orders import Leave, Look, Order, Place, Round
 from tests.stores.moves import TERMS, Board, Dice
-from tests.stores.portal import PATIENCE, Portal
 from tests.stores.relay import Relay
 
 CUTS: Final = 0.08
@@ -40,7 +40,7 @@ class Player:
         self._name = name
         self._backend = backend
         self._relay = relay
-        self._portal = Portal()
+        self._portal = EventLoopThread()
         self._store = backend.blocking()
         self._awaited = self._portal.call(self._opened())
         for terms in TERMS:

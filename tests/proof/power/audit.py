@@ -16,10 +16,10 @@ from semel.core.records import Fence, Identity, Micros, State
 from semel.errors import SemelError
 from semel.stores.base import Store
 from semel.stores.sqlite import SqliteBackend
+from semel.testing.contract.records import LEASE, ORIGIN, RETENTION, TOMBSTONE
 from tests.proof.power.books import Act, Contents, Promise, Rows, all_rows, change, subject
 from tests.proof.power.disk import Begun, Disk, Event, Survival, Told
 from tests.proof.power.recording import NAME, Recording
-from tests.stores.contract import LEASE, ORIGIN, RETENTION, TOMBSTONE
 from tests.stores.harness import FakeClock
 
 ASKED = 3

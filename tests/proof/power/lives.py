@@ -13,8 +13,7 @@ from typing import Any, Final
 from semel.core import operations as ops
 from semel.core.records import Fence, Identity, OnLapse, State
 from semel.stores.sqlite import SqliteBackend
-from tests.proof.power.books import Books, Promise
-from tests.stores.contract import (
+from semel.testing.contract.records import (
     ACT,
     LEASE,
     ORIGIN,
@@ -23,6 +22,7 @@ from tests.stores.contract import (
     RETENTION,
     TOMBSTONE,
 )
+from tests.proof.power.books import Books, Promise
 from tests.stores.harness import FakeClock
 
 THREADS: Final = 4

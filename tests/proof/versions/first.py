@@ -14,8 +14,8 @@ from semel.core.stored.requests import StoredRequest
 from semel.core.stored.snapshot import Snapshot
 from semel.stores.base import Store
 from semel.stores.encryption import Encryption
-from tests.stores.contract import ACT, LEASE, ORIGIN, PATIENCE, RETENTION, TOMBSTONE
-from tests.terms import terms
+from semel.testing.contract.records import ACT, LEASE, ORIGIN, PATIENCE, RETENTION, TOMBSTONE
+from semel.testing.contract.terms import terms
 
 HEADERS = ((b"content-type", b"application/json"), (b"x-two", b"1"), (b"x-two", b"2"))
 ANSWERS = {

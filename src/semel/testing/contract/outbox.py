@@ -9,9 +9,9 @@ import pytest
 from semel.core import operations as ops
 from semel.core.records import Effect, Fence, Identity
 from semel.errors import ConfigurationError
-from tests.stores.contract import ACT, LEASE, MINUTE, RETENTION, new_fence, new_identity
-from tests.stores.contract_work import near
-from tests.stores.harness import RACERS, Harness
+from semel.testing.contract.harness import RACERS, Harness
+from semel.testing.contract.records import ACT, LEASE, MINUTE, RETENTION, new_fence, new_identity
+from semel.testing.contract.work import near
 
 ALL = 1_000
 MAIL = ("mail",)
@@ -428,7 +428,7 @@ class DeadLetters:
         assert browse(harness, ops.Shelf.WAITING) == []
 
 
-class Events:
+class ProviderEvents:
     def test_an_event_is_noted_once(self, harness: Harness) -> None:
         assert not harness.perform(ops.NoteEvent("stripe", "evt_1", None)).before
         assert not harness.perform(ops.NoteEvent("stripe", "evt_1", RETENTION)).before

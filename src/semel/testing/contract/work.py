@@ -8,7 +8,8 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.records import Case, Fence, Identity, OnLapse, State
-from tests.stores.contract import (
+from semel.testing.contract.harness import RACERS, Harness
+from semel.testing.contract.records import (
     ACT,
     EVERY_STATE,
     LEASE,
@@ -31,7 +32,6 @@ from tests.stores.contract import (
     reach,
     settle_happened,
 )
-from tests.stores.harness import RACERS, Harness
 
 
 def recall(harness: Harness, identity: Identity) -> Case:
@@ -233,7 +233,7 @@ class Deferred:
         assert case.due_at == case.record.forget_at
 
 
-class Points:
+class RecoveryPoints:
     """Operations with recovery points."""
 
     def test_a_claim_stores_the_request(self, harness: Harness) -> None:

@@ -7,17 +7,15 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tests.waiting import PATIENCE
-
-__all__ = ["PATIENCE", "Portal"]
-
 T = TypeVar("T")
 
+PATIENCE = 120.0
+"""Seconds after which whoever waits gives up; reached only where the thing never comes."""
 LONGER = 2 * PATIENCE
 """Than whatever it is that is called: that says better what it waited for."""
 
 
-class Portal:
+class EventLoopThread:
     """An event loop in a thread of its own, for the awaited colour."""
 
     def __init__(self) -> None:

@@ -10,7 +10,9 @@ from semel.core import operations as ops
 from semel.core.frozen import replace
 from semel.core.records import Case, Fence, Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError
-from tests.stores.contract import (
+from semel.testing.contract.harness import Harness
+from semel.testing.contract.outbox import dead
+from semel.testing.contract.records import (
     ACT,
     LEASE,
     RETENTION,
@@ -27,8 +29,6 @@ from tests.stores.contract import (
     reach,
     settle_happened,
 )
-from tests.stores.contract_outbox import dead
-from tests.stores.harness import Harness
 
 ALL = 1_000
 SETTLED = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
