@@ -20,6 +20,9 @@ class Gateway:
     def __init__(self, url: str, patience: float = 3.0) -> None:
         self._http = httpx.Client(base_url=url, timeout=patience)
 
+    def close(self) -> None:
+        self._http.close()
+
     def charge(self, key: str, ride: dict[str, Any], card: str) -> dict[str, Any]:
         """Charged, declined, or voided when somebody called the charge off before."""
         asked = {"ride": ride["id"], "amount": ride["fare"], "card": card}

@@ -42,6 +42,9 @@ class Books:
             self._first.setdefault(entry["key"], entry)
         self._file = path.open("ab", buffering=0)
 
+    def close(self) -> None:
+        self._file.close()
+
     def charge(self, key: str, asked: Entry, *, decline: bool) -> Entry:
         with self._lock:
             before = self._first.get(key)

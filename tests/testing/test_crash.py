@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import semel
+from semel.core import operations as ops
+from semel.core.records import State
 from semel.once import Once
 from semel.runtime.breaker import QUESTION
+from semel.stores.sqlite import SqliteBackend
 from semel.testing import PrivateStore, ProcessCrashed, assert_replayed
-from tests.testing.shop import FRAMEWORKS, KEY, Send, Shop, sql
+from tests.testing.shop import FRAMEWORKS, KEY, Send, Shop, flask, sql
+from tests.waiting import PATIENCE
 
+ROOT = Path(__file__).parents[2]
 LATER = timedelta(minutes=5)
 """Past every lease."""
 
@@ -241,3 +252,72 @@ def test_a_place_that_cannot_be_is_refused(store: PrivateStore, place: str) -> N
     refused = pytest.raises(semel.ConfigurationError, match=r"no such place.*after point NAME")
     with refused, store.crash(place):
         raise AssertionError("the block is not begun")
+
+
+# ── the same place, by a signal ───────────────────────────────────────────────────────────────────
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+from semel.testing import PrivateStore
+from semel.testing.process import SimulatedProcess
+from tests.testing.shop import Shop, flask, sql
+
+SimulatedProcess._end = lambda process: os.kill(os.getpid(), signal.SIGKILL)
+folder, path, place = sys.argv[1:]
+shop = Shop()
+_, send = flask(shop)
+with PrivateStore(shop.guard, folder=Path(folder)) as store:
+    sql(store, "CREATE TABLE paid (row TEXT)")
+    with store.crash(place):
+        send(path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/pay", "before completion"),
+        ("/atomic", "before completion"),
+        ("/steps", "within point charge"),
+        *[
+            pytest.param(*pair, marks=pytest.mark.proof)
+            for pair in (
+                *[("/pay", place) for place in ("after claim", "after completion")],
+                *[("/atomic", place) for place in ("after claim", "after completion")],
+                *[("/steps", f"after point {name}") for name in ("written", "charge", "booked")],
+                *[("/steps", f"within point {name}") for name in ("written", "booked")],
+            )
+        ],
+    ],
+)
+def test_it_leaves_what_kill_9_leaves(tmp_path: Path, path: str, place: str) -> None:
+    killed, raised = tmp_path / "killed", tmp_path / "raised"
+    killed.mkdir()
+    raised.mkdir()
+    command = [sys.executable, "-c", KILLED, str(killed), path, place]
+    assert subprocess.run(command, cwd=ROOT, timeout=PATIENCE).returncode == -signal.SIGKILL
+    shop = Shop()
+    _, send = flask(shop)
+    with PrivateStore(shop.guard, folder=raised) as store:
+        sql(store, "CREATE TABLE paid (row TEXT)")
+        with store.crash(place):
+            send(path)
+    assert left(raised) == left(killed)
+
+
+def left(folder: Path) -> tuple[object, ...]:
+    """What is stored, but for what differs from run to run."""
+    (file,) = folder.rglob("semel.db")
+    with closing(SqliteBackend(f"sqlite:///{file}")) as backend:
+        cases = backend.perform(ops.Browse(tuple(State), 9)).cases
+        effects = backend.perform(ops.BrowseEffects(ops.Shelf.WAITING, 9)).effects
+    with closing(sqlite3.connect(file)) as connection:
+        rows = connection.execute("SELECT * FROM paid").fetchall()
+    kept = [
+        (each.record.identity, each.record.state, each.record.reason, each.journal, each.origin)
+        for each in cases
+    ]
+    unanswered = [each.record.snapshot is None for each in cases]
+    return kept, unanswered, [(each.name, each.payload) for each in effects], rows

@@ -6,7 +6,9 @@ from typing import Any
 
 from django.test import TestCase
 
+from examples.django.shop.guards import guard
 from examples.django.shop.models import Order
+from semel.testing import PrivateStore
 
 KEY = "0d9bb1f6-0bd6-4a0c-9c0e-5d1d3e1a7c11"
 
@@ -33,6 +35,14 @@ class OrderTests(TestCase):
             answer = await post("/orders", {"amount": 7}, "application/json", headers=headers)
             assert answer.headers["Idempotent-Replayed"] == replayed
         assert await Order.objects.acount() == 1
+
+    def test_an_order_whose_process_dies_leaves_nothing(self) -> None:
+        with PrivateStore(guard) as store:
+            with store.crash("before completion"):
+                self.order()
+            assert (store.state(KEY), Order.objects.count()) == (None, 0)
+            store.assert_once(self.order)
+        assert Order.objects.count() == 1
 
     def test_a_payment_is_made_once(self) -> None:
         headers = {"Authorization": "Bearer alice", "Idempotency-Key": KEY}

@@ -21,6 +21,7 @@ from semel.core.recovery import journal as journals
 from semel.errors import ConfigurationError
 from semel.guard import Guard
 from semel.runtime.runtime import Runtime
+from semel.stores import scheme
 from semel.stores.base import Backend, BackendWrapper
 from semel.stores.sqlite import SqliteBackend
 from semel.testing.assertions import EffectSeen, assert_replayed, effects_of
@@ -65,7 +66,8 @@ class PrivateStore:
     """A SQLite store in the place of a guard's own, whatever that was made with.
 
     ``with PrivateStore(guard) as store: …``. Atomic handlers, points and effects work there.
-    ``more``: other guards of the application, which share it. ``folder``: where its file is left;
+    A guard on ``django://`` keeps the database that Django's tests have. ``more``: other guards of
+    the application, which share it. ``folder``: where its file is left;
     without one it is removed in the end.
     """
 
@@ -86,7 +88,7 @@ class PrivateStore:
     def url(self) -> str:
         """Of the store; the application's own tables go into the same file."""
         self._demand_taken()
-        return self._backend.url
+        return self._guards[0].backend.url
 
     def _demand_taken(self) -> None:
         if not self._own:
@@ -106,6 +108,7 @@ class PrivateStore:
         url = f"sqlite:///{folder}/semel.db"
         self._backend = SqliteBackend(url, timeout=PATIENCE, clock=self.clock)
         self.place = _caller()
+        self.clock.movable = not any(_in_django(guard.backend) for guard in self._guards)
         for guard in self._guards:
             own = _Own(guard, guard.backend, guard.runtime, guard.new_runtime, guard.maintenance)
             self._own.append(own)
@@ -207,11 +210,12 @@ class PrivateStore:
             raise AssertionError(
                 "an atomic handler leaves nothing unknown: its transaction was rolled back"
             )
-        found = self._backend.perform(ops.Recall(op.identity))
+        store = self._guards[0].backend.blocking()
+        found = store.perform(ops.Recall(op.identity))
         terms = found.case.terms if isinstance(found, ops.Recalled) else None
         asks = terms is not None and terms.probe
         after = terms.reconcile_after if terms is not None and asks else None
-        self._backend.perform(ops.Suspend(op.identity, op.fence, reason, after))
+        store.perform(ops.Suspend(op.identity, op.fence, reason, after))
 
     # ── what became of it ─────────────────────────────────────────────────────────────────────────
 
@@ -275,7 +279,8 @@ def _demand_unused(guard: Guard) -> None:
             f"{guard!r} has the private store of {_TAKEN[guard].place}, which was not given back: "
             "leave that with-block, or call its __exit__"
         )
-    if guard.runtime.begun or _busy(guard.runtime):
+    begun = guard.runtime.begun and not _in_django(guard.backend)
+    if begun or _busy(guard.runtime):
         raise ConfigurationError(
             f"{guard!r} has served requests in this process, on its own store: a server runs here, "
             "or a test used it without a private store. Give that test one too; or end the server, "
@@ -292,12 +297,18 @@ def _caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def _in_django(backend: Backend) -> bool:
+    return scheme(backend.url) == "django"
+
+
 def _busy(runtime: Runtime) -> bool:
     return bool(runtime.running or runtime.keeper.leases.held)
 
 
 def _wrapped_alike(given: Backend, own: Backend) -> Backend:
     """``own`` in the wrappers of ``given``: what it encrypts or caches, a test does too."""
+    if _in_django(given):
+        return given  # where Django's tests have a database of their own, and the ORM writes to it
     if not isinstance(given, BackendWrapper):
         return own
     made = copy.copy(given)

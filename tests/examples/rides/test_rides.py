@@ -112,6 +112,16 @@ def test_a_stranger_is_turned_away(open_town: tuple[Town, AppServer]) -> None:
     assert Client(server.url).post("/rides", new_key()).status == 401
 
 
+def test_its_own_tests_pass(folder: Path) -> None:
+    """As a reader runs them, but for where files are left."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--basetemp", str(folder)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [*command, "examples/rides"], cwd=ROOT, env=env, capture_output=True, timeout=PATIENCE
+    )
+    assert ended.returncode == 0, ended.stdout.decode()
+
+
 # ── what is said about it ─────────────────────────────────────────────────────────────────────────
 
 
