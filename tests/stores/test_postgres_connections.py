@@ -26,6 +26,8 @@ from semel.runtime.events import Event
 from semel.stores.postgres import PostgresBackend
 from semel.stores.sql import pooled
 from semel.stores.sql.pooled import OpenConnections, PooledConnection, PoolStatistics
+from semel.testing.contract.event_loop_thread import EventLoopThread
+from semel.testing.contract.records import claim, new_fence, new_identity
 from semel.worker.wake_up import CHANNELS, listener_for
 from tests.cli.commandline import one_sentence, process, run
 from tests.conftest import note
@@ -33,8 +35,6 @@ from tests.proof.floors import missing, rounds
 from tests.servers import PostgresServer
 from tests.servers.certificates import Authority
 from tests.servers.ports import free_port
-from tests.stores.contract import claim, new_fence, new_identity
-from tests.stores.portal import Portal
 from tests.waiting import PATIENCE, auntil, until
 
 ADDRESS = "127.0.0.1"
@@ -101,7 +101,7 @@ class InColour:
     """A backend as threads, or an event loop, use it."""
 
     def __init__(self, colour: str) -> None:
-        self._portal = Portal() if colour == "async" else None
+        self._portal = EventLoopThread() if colour == "async" else None
         self._backends: list[PostgresBackend] = []
 
     def open(self, url: str, **options: Any) -> PostgresBackend:

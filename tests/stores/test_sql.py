@@ -24,9 +24,9 @@ from semel.core.records import State
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 from semel.stores import open_backend
 from semel.testing.contract.records import SNAPSHOT
+from semel.testing.contract.terms import terms
 from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
 from tests.stores.together import SOON, claim, complete, forked, hurried, raced, rival
-from tests.terms import terms
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
