@@ -14,7 +14,7 @@ from semel.core.records import State
 from semel.errors import ConfigurationError, SchemaError, StoreUnavailable
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql.settings import parse
-from tests.stores.contract import new_fence
+from semel.testing.contract.records import new_fence
 from tests.stores.together import claim, complete
 from tests.waiting import PATIENCE
 
