@@ -120,6 +120,8 @@ class CheckRun:
     settle_seconds: float = 0.0
     patience: float = 30.0
     noise: Noise = field(default_factory=Noise)
+    deferred: bool = False
+    """Whether the API accepts requests with a 202 and runs them later."""
     tells_first: bool = False
     """Whether a first answer has the marker too, with a value that says no."""
     facts: dict[str, str] = field(default_factory=dict[str, str])
@@ -138,7 +140,13 @@ class CheckRun:
         return base.plus(*credentials, *named)
 
     def send(self, key: str | None, **changes: Any) -> WireAnswer:
-        return self.caller.send(self.request(key, **changes))
+        """The answer; where the API accepts and runs later, the one that is there in the end."""
+        request = self.request(key, **changes)
+        answer = self.caller.send(request)
+        if answer.status != 202 or retry_after(answer) is None:
+            return answer
+        self.deferred = True
+        return self.final(request) or answer
 
     def final(self, request: WireRequest) -> WireAnswer | None:
         """The answer that a patient client ends with; None when it never comes."""
