@@ -41,7 +41,9 @@ _DISCOVERING: Final = (
 @click.option("--request", "request_file", type=click.Path(path_type=Path), help="All of it: JSON.")
 @click.option("--openapi", help="A file or URL: checks the operations in it that take keys.")
 @click.option("--path", "path_values", multiple=True, help="name=value of a path parameter.")
-@click.option("--profile", "profile_name", default="ietf-07", show_default=True)
+@click.option(
+    "--profile", "profile_name", default="ietf-07", show_default=True, help="What is expected."
+)
 @click.option("--required/--optional", default=None, help="Whether the operation requires a key.")
 @click.option("--as", "token", envvar="SEMEL_CHECK_AS", help="A token, or a header 'Name: value'.")
 @click.option("--other", "other_token", envvar="SEMEL_CHECK_OTHER", help="Of another caller.")
@@ -60,7 +62,13 @@ _DISCOVERING: Final = (
 @click.option("--badge", type=click.Path(path_type=Path), help="Write the JSON of a badge.")
 @click.option("--i-may", "allowed", multiple=True, help="A host that may be sent requests.")
 @click.option("--budget", type=click.IntRange(1), default=400, show_default=True, help="Requests.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for an answer.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @output.as_json
 def check(url: str, as_json: bool, **given: Any) -> None:
