@@ -9,6 +9,7 @@ from semel.core.exchange.problems import Problem
 from semel.core.policy import Policy, accepted, acp, exempt, ietf, payments, stripe
 from semel.core.records import Request, Response
 from semel.core.request.fingerprint import FingerprintRule
+from semel.core.request.key_places import BodyField, body
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
 from semel.errors import (
     ConfigurationError,
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Absent",
     "AsyncOperation",
+    "BodyField",
     "CannotTell",
     "ConfigurationError",
     "Delivery",
@@ -89,6 +91,7 @@ __all__ = [
     "accepted",
     "acp",
     "async_operation",
+    "body",
     "exempt",
     "ietf",
     "operation",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core.policy import OPTION_NAMES, Enforce, Policy, accepted, acp, ietf, payments, stripe
 from semel.core.request.fingerprint import FingerprintRule
+from semel.core.request.key_places import BodyField, KeyPlace
 from semel.errors import ConfigurationError
 from semel.runtime.limits import Limits, Rate
 from semel.stores.options import count, duration, flag, word
@@ -220,6 +221,27 @@ def _fingerprint(where: str, given: object) -> FingerprintRule:
     return FingerprintRule(**options)
 
 
+def _key_from(where: str, given: object) -> tuple[KeyPlace, ...]:
+    """A header's name, ``{ body = "/meta/key" }``, or a list of such."""
+    return tuple([_key_place(where, each) for each in _several(given)])
+
+
+def _key_place(where: str, given: object) -> KeyPlace:
+    if isinstance(given, str):
+        return given
+    return BodyField(_text(f"{where}: body", _table(where, given, ("body",)).get("body")))
+
+
+def _payload_from(where: str, given: object) -> tuple[BodyField, ...]:
+    return tuple([BodyField(_text(where, each)) for each in _several(given)])
+
+
+def _several(given: object) -> list[Any]:
+    """A list, or the one thing that is in it."""
+    listed: list[Any] = given if isinstance(given, list) else [given]  # pyright: ignore[reportUnknownVariableType]
+    return listed
+
+
 # ── which option is read how ──────────────────────────────────────────────────────────────────────
 
 Reader = Callable[[str, object], Any]
@@ -265,5 +287,7 @@ _OPTIONS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("reconcile_after", "give_up_after", "abandon_after"), duration),
     **dict.fromkeys(("methods", "keep", "carry"), _names),
     "fingerprint": _fingerprint,
+    "key_from": _key_from,
+    "payload_from": _payload_from,
 }
 """The policy options that can be written down; the others take functions."""

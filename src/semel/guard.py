@@ -15,6 +15,7 @@ from semel.core.exchange.admit import Tenant, named_tenant
 from semel.core.flow import run
 from semel.core.frozen import replace
 from semel.core.policy import Enforce, Policy, RefusalShape, checked_refusal, ietf
+from semel.core.request.key_places import KeyFrom, key_places
 from semel.core.terms import EVERY_ROUTE
 from semel.core.unknown.evidence import ProbeFunction
 from semel.errors import ConfigurationError
@@ -70,6 +71,7 @@ class Guard:
     - ``on_event``: a function that is told what happens, a `semel.Event` each; or several.
     - ``refusal``: puts refusals into the API's own shape, on routes whose policy has none.
     - ``enforce``: ``"shadow"`` only watches, on routes whose policy says nothing else.
+    - ``key_from``: where the key is, on routes whose policy does not say.
 
     What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
     and answers, ``limits`` bound what one tenant may ask for.
@@ -96,6 +98,7 @@ class Guard:
         on_event: Subscriber | Sequence[Subscriber] | None = None,
         refusal: RefusalShape | None = None,
         enforce: Enforce = "full",
+        key_from: KeyFrom | None = None,
         # What is stored, and how much
         secrets: Mapping[str, bytes | str] | None = None,
         encryption: Encryption | None = None,
@@ -128,6 +131,13 @@ class Guard:
         if enforce not in ("full", "shadow"):
             raise ConfigurationError(f"enforce={enforce!r} is not one of 'full', 'shadow'")
         self._enforce = enforce
+        self._key_from = None if key_from is None else key_places(key_from).listed
+        self.key_headers: frozenset[bytes] = frozenset()
+        """The headers in which some route looks for a key."""
+        self.environ_names: frozenset[str] = frozenset()
+        """The same, as WSGI has them."""
+        self.reads_bodies = False
+        """Some route may have its key in the body."""
         self._bound: dict[int, tuple[Policy, Policy]] = {}
         self.hides_runs = False
         """Whether a request may be told of another that runs in a transaction nobody sees."""
@@ -466,10 +476,18 @@ class Guard:
             if len(self._bound) >= MAX_BOUND:
                 self._bound = {}  # started over: to bind one anew is little work
             bound = self._bound[id(policy)] = (policy, self._bind(policy))
-            self.hides_runs |= policy.mode == "atomic" and policy.in_flight == "accept"
+            self._note(bound[1])
             if policy.retention < SHORTEST_RETENTION:
                 log.warning("semel: retention=%s is under an hour", policy.retention)
         return bound[1]
+
+    def _note(self, policy: Policy) -> None:
+        """What adapters must look at, for the sake of a policy."""
+        self.hides_runs |= policy.mode == "atomic" and policy.in_flight == "accept"
+        self.reads_bodies |= policy.key_in_body
+        names = policy.key_places.headers
+        self.key_headers |= {name.encode() for name in names}
+        self.environ_names |= {f"HTTP_{name.upper().replace('-', '_')}" for name in names}
 
     def _bind(self, policy: Policy) -> Policy:
         if policy.mode == "atomic" or policy.resumable:
@@ -478,9 +496,11 @@ class Guard:
             policy = replace(policy, refusal=self._refusal)
         if self._enforce == "shadow" and policy.enforce is None:
             policy = replace(policy, enforce=self._enforce)
+        previous = self._bind(policy.previous) if policy.previous is not None else None
+        if self._key_from is not None and policy.key_from is None:
+            policy = replace(policy, key_from=self._key_from, previous=previous)
         if not self._secrets:
             return policy
-        previous = self._bind(policy.previous) if policy.previous is not None else None
         recipe = policy.fingerprint
         if not recipe.secrets:
             recipe = replace(recipe, secrets=self._secrets)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from semel.core.exchange.admit import add_body, name_record, named_tenant
+from semel.core.exchange.admit import add_body, demand_payload, name_record, named_tenant
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.settle import Flowing
 from semel.core.frozen import frozen
@@ -109,6 +109,8 @@ class OnceCall:
         body = self._body if len(self._body) < LARGE else (self._body,)
         name_record(ex)
         add_body(ex, body, new_fence())
+        if policy.payload and (refused := demand_payload(ex)) is not None:
+            return Answer(refused, Outcome.INTERRUPTED)
         ex.seen_before = ex.runtime.seen_keys.meet(ex.identity)
         # A worker finds the probe of a function by its name; that of a policy only if it is the
         # guard's own.

@@ -280,3 +280,28 @@ def test_an_application_that_changes_nothing(folder: Path) -> None:
     module = write(folder, STARLETTE + "app = Starlette(routes=[Route('/read', note)])")
     done = run(f"{module}:app")
     assert (done.exit_code, done.stdout) == (0, "no route changes anything\n")
+
+
+def test_where_keys_come_from_is_told_if_it_is_not_the_usual_header(folder: Path) -> None:
+    code = """
+guard = semel.Guard(
+    "memory://", tenant=None, key_from="X-Key",
+    routes=[
+        semel.Route("POST", "/a", semel.ietf(key_from=("Idempotency-Key", semel.body("/m/k")))),
+        semel.Route("POST", "/b", semel.exempt()),
+    ],
+)
+async def inner(scope, receive, send): ...
+app = guard.asgi(inner)
+"""
+    module = write(folder, code)
+    shown = run(f"{module}:app", "--allow-default").stdout
+    assert "KEY FROM" in shown
+    found = json.loads(run(f"{module}:app", "--json").stdout)["routes"]
+    assert {each["path"]: each["key_from"] for each in found} == {
+        "/a": ["header idempotency-key", "body /m/k"],
+        "/b": [],
+        "/{path:path}": ["header x-key"],
+    }
+    assert all(", ".join(each["key_from"]) in shown for each in found)
+    assert "KEY FROM" not in run(f"{write(folder, BARE)}:app").stdout

@@ -30,6 +30,9 @@ guard = semel.Guard(
         semel.Route("POST", "/accepted", semel.accepted(required=True)),
         semel.Route("POST", "/payments", semel.payments(required=True, probe=None)),
         semel.Route("POST", "/strict", semel.ietf(strict=True)),
+        semel.Route(
+            "POST", "/in-body", semel.ietf(required=True, key_from=semel.body("/meta/key"))
+        ),
     ],
 )
 tries: dict[str, int] = defaultdict(int)
@@ -57,7 +60,7 @@ async def release(request: Request) -> JSONResponse:
     return JSONResponse({})
 
 
-PATHS = ("ietf", "stripe", "accepted", "payments", "strict")
+PATHS = ("ietf", "stripe", "accepted", "payments", "strict", "in-body")
 guarded = guard.asgi(
     Starlette(
         routes=[

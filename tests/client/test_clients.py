@@ -158,7 +158,13 @@ def test_a_method_that_changes_nothing_needs_no_such_client(journal: Path) -> No
 
 def test_wrong_options_are_refused() -> None:
     with httpx.Client() as http:
-        for options in ({"keep_headers": "X-Order"}, {"resume_within": timedelta(minutes=1)}):
+        wrong: tuple[dict[str, Any], ...] = (
+            {"keep_headers": "X-Order"},
+            {"resume_within": timedelta(minutes=1)},
+            {"key_in": "/meta/key"},
+            {"key_in": ("X-Key", "Y-Key")},
+        )
+        for options in wrong:
             with pytest.raises(ConfigurationError):
                 semel.client.httpx.HttpxClient(http, journal=None, **options)
         with pytest.raises(ConfigurationError, match="journal="):

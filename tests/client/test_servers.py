@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import semel
 from semel.client import (
     AnswerLost,
     CallOutcomeUnknown,
@@ -85,6 +86,22 @@ def test_a_server_that_was_busy_is_asked_again_with_the_same_key(
     assert len(keys) == 2
     assert len(set(keys)) == 1
     assert len(shop.effects.of(order)) == 1
+
+
+@EVERY_KIND
+def test_a_server_that_wants_the_key_in_the_body_gets_it_there(
+    kind: str, shop: Shop, order: str, tmp_path: Path
+) -> None:
+    field = semel.body("/meta/key")
+    with opened(kind, tmp_path / "calls.db", key_in=field) as client:
+        assert pay(client, f"{shop.url}/in-body", order, "busy at first").status == 201
+        assert shop.keys(order) == ["-", "-"]  # no header has it
+        # The caller's own key, in the body or beside it, is the call's.
+        own = {"order": f"{order}-own", "meta": {"key": f"own {order}"}}
+        for arguments in ({}, {"key": f"own {order}"}):
+            reply = client.post(f"{shop.url}/in-body", json=own, **arguments)
+            assert reply.status == 201
+    assert len(shop.effects.of(order)) == len(shop.effects.of(f"{order}-own")) == 1
 
 
 def test_a_failure_that_the_server_has_kept_is_final(

@@ -200,3 +200,18 @@ def test_limits_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> No
     file.write_text(f"[limits]\n{text}\n")
     with pytest.raises(semel.ConfigurationError):
         load(file, {})
+
+
+def test_where_keys_come_from_can_be_written_down(tmp_path: Path) -> None:
+    file = tmp_path / "semel.toml"
+    file.write_text(
+        '[policy]\nkey_from = ["X-Key", { body = "/meta/key" }]\npayload_from = "/params"\n'
+    )
+    policy = load(file).policy
+    assert policy == semel.ietf(
+        key_from=("X-Key", semel.body("/meta/key")), payload_from=(semel.body("/params"),)
+    )
+    for wrong in ("5", "{ place = 'x' }", "{ body = 5 }", '"/meta/key"'):
+        file.write_text(f"[policy]\nkey_from = {wrong}\n")
+        with pytest.raises(semel.ConfigurationError):
+            load(file)

@@ -14,6 +14,7 @@ def test_the_public_names_are_exactly_these() -> None:
     assert semel.__all__ == [
         "Absent",
         "AsyncOperation",
+        "BodyField",
         "CannotTell",
         "ConfigurationError",
         "Delivery",
@@ -54,6 +55,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "accepted",
         "acp",
         "async_operation",
+        "body",
         "exempt",
         "ietf",
         "operation",

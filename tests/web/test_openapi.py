@@ -205,3 +205,54 @@ async def test_a_key_that_the_schema_refuses_the_server_refuses_too(
         assert not allowed or reply.status == 200, key
         # The quoted form of a key is taken as well, which a plain schema does not say.
         assert allowed or key.startswith('"') or reply.status == 400, key
+
+
+# ── keys that are elsewhere ───────────────────────────────────────────────────────────────────────
+
+
+def described(guard: semel.Guard, **options: Any) -> dict[str, Any]:
+    app = FastAPI()
+
+    @app.post("/pay")
+    @guard.route(semel.ietf(**options))
+    async def pay(order: dict[str, Any]) -> None: ...
+
+    @app.post("/bare")
+    @guard.route(semel.ietf(**options))
+    async def bare() -> None: ...
+
+    guard.fastapi(app)
+    paths: dict[str, Any] = app.openapi()["paths"]
+    OpenAPI(**app.openapi())
+    return {name: path["post"] for name, path in paths.items()}
+
+
+def test_a_key_in_the_body_is_a_property_of_the_body(make_guard: MakeGuard) -> None:
+    field = semel.body("/meta/key")
+    found = described(make_guard(), key_from=field, key="uuid", required=True, strict=True)
+    for path in ("/pay", "/bare"):
+        assert "parameters" not in found[path]
+        assert found[path]["requestBody"]["required"]
+        schema = found[path]["requestBody"]["content"]["application/json"]["schema"]
+        told = schema["allOf"][1] if path == "/pay" else schema
+        assert told["required"] == ["meta"]
+        assert told["properties"]["meta"]["required"] == ["key"]
+        key = told["properties"]["meta"]["properties"]["key"]
+        assert key["format"] == "uuid"
+        assert key["description"].startswith("Required. A UUID")
+        enum = found[path]["responses"]["400"]["content"]["application/problem+json"]["schema"]
+        assert "unreadable-body" in enum["allOf"][1]["properties"]["code"]["enum"]
+
+
+def test_of_several_places_none_is_required_by_itself(make_guard: MakeGuard) -> None:
+    places = ("X-Key", "Idempotency-Key", semel.body("key"))
+    pay = described(make_guard(), key_from=places, required=True)["/pay"]
+    told = [(each["name"], each["required"]) for each in pay["parameters"]]
+    assert told == [("X-Key", False), ("Idempotency-Key", False)]
+    assert "here or in another place" in pay["parameters"][0]["description"]
+    assert "required" not in pay["requestBody"]["content"]["application/json"]["schema"]["allOf"][1]
+
+
+def test_a_guards_default_place_is_described(make_guard: MakeGuard) -> None:
+    pay = described(make_guard(key_from="X-Key"))["/pay"]
+    assert [each["name"] for each in pay["parameters"]] == ["X-Key"]

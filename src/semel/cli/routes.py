@@ -40,6 +40,9 @@ _SAID: Final = {
 }
 
 
+_USUAL: Final = "header idempotency-key"
+
+
 @frozen
 class RouteKeys:
     """One method of one route, and what it does with keys.
@@ -172,8 +175,11 @@ def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
 
 
 def _print(found: Sequence[RouteKeys], uncovered: Sequence[RouteKeys]) -> None:
-    head = ("METHOD", "PATH", "KEYS", "SAID", "POLICY")
-    output.say_table(head, map(_row, found), "no route changes anything")
+    head = ("METHOD", "PATH", "KEYS", "SAID", "POLICY", "KEY FROM")
+    rows = [_row(each) for each in found]
+    usual = {row[-1] for row in rows} <= {"-", _USUAL}  # then there is nothing to tell
+    shown = len(head) - usual
+    output.say_table(head[:shown], [row[:shown] for row in rows], "no route changes anything")
     if not found:
         return
     counts = Counter("waived" if each.waived else each.keys for each in found)
@@ -190,7 +196,14 @@ def _print(found: Sequence[RouteKeys], uncovered: Sequence[RouteKeys]) -> None:
 def _row(each: RouteKeys) -> tuple[output.Piece, ...]:
     keys = "needs none" if each.waived else output.Coloured(each.keys, _COLOURS[each.keys])
     policy = "-" if each.policy is None else each.policy.name
-    return (each.method, each.path, keys, _SAID.get(each.said, each.said), policy)
+    said = _SAID.get(each.said, each.said)
+    return (each.method, each.path, keys, said, policy, ", ".join(_key_from(each)) or "-")
+
+
+def _key_from(each: RouteKeys) -> tuple[str, ...]:
+    """Where its key is looked for."""
+    taken = each.policy is not None and each.keys not in ("exempt", "ignores")
+    return each.policy.key_places.described if each.policy is not None and taken else ()
 
 
 def _document(each: RouteKeys, allow_default: bool) -> dict[str, Any]:
@@ -201,6 +214,7 @@ def _document(each: RouteKeys, allow_default: bool) -> dict[str, Any]:
         "keys": each.keys,
         "said": each.said,
         "policy": None if policy is None else policy.name,
+        "key_from": list(_key_from(each)),
         "retention": None if policy is None else policy.retention.total_seconds(),
         "waived": each.waived,
         "covered": each.covered(allow_default),

@@ -26,6 +26,7 @@ model       a logical call, the result of a try, and the operations that `call` 
 clients     drives `call`, blocking and in asyncio
 journal     the file: its rows, and which process holds a call
 keys        makes new keys, and checks yours
+key_in_body puts a key into the body, for APIs that want it there
 errors      how a call can end without its answer
 httpx, requests, aiohttp   wrap the HTTP client that you have
 """

@@ -23,12 +23,14 @@ from semel.client import model
 from semel.client.call import Budget, complete
 from semel.client.errors import BudgetSpent, KeyExpired, KeyReused
 from semel.client.journal import CallJournal, JournaledCall
+from semel.client.key_in_body import put_key, read_key
 from semel.client.keys import checked, header_value, new_key
 from semel.client.model import CallAnswer, LogicalCall, NoAnswer, TryResult
 from semel.core.flow import Flow, arun, ask, run
 from semel.core.frozen import frozen, replace
 from semel.core.operations.requests import FlowOperation
 from semel.core.recovery.was_sent import WasSent, classify
+from semel.core.request.key_places import DEFAULT_HEADER, BodyField, key_places
 from semel.errors import ConfigurationError, SemelError, StoreError
 
 KEPT_HEADERS: Final = frozenset(
@@ -99,7 +101,7 @@ class BaseClient(Generic[H, R, Returned]):
         credentials: Callable[[LogicalCall], Any] | None = None,
         keep_headers: Iterable[str] = (),
         resume_within: timedelta = timedelta(hours=23),
-        header: str = "Idempotency-Key",
+        key_in: str | BodyField = DEFAULT_HEADER,
         quoted: bool = False,
         max_body: int = 16 * 1024 * 1024,
     ) -> None:
@@ -114,7 +116,11 @@ class BaseClient(Generic[H, R, Returned]):
         self._http, self._budget, self._credentials = http, budget, credentials
         self._kept = KEPT_HEADERS | {name.lower() for name in keep_headers}
         self._resume_within = resume_within.total_seconds()
-        self._header, self._quoted, self._max_body = header, quoted, max_body
+        if not isinstance(key_in, str | BodyField):
+            raise ConfigurationError("key_in= takes the name of a header, or semel.body(...)")
+        key_places(key_in)  # or an error
+        self._key_in = key_in
+        self._quoted, self._max_body = quoted, max_body
 
     @property
     def journal(self) -> CallJournal:
@@ -162,25 +168,43 @@ class BaseClient(Generic[H, R, Returned]):
             name.encode()
         except UnicodeEncodeError:
             raise ConfigurationError("the name of a call must be text that can be stored") from None
-        is_key = self._header.lower().__eq__
-        keys = [text for each, text in prepared.headers if is_key(each.lower())]
+        keys, others = self._own_keys(prepared)
         keys += [] if key is None else [key]
-        if len(keys) > 1:
-            raise ConfigurationError(f"a call has one key: give key= or {self._header}, once")
-        others = [pair for pair in prepared.headers if not is_key(pair[0].lower())]
+        if len(set(keys)) > 1 or (len(keys) > 1 and isinstance(self._key_in, str)):
+            where = self._key_in if isinstance(self._key_in, str) else "put it into the body"
+            raise ConfigurationError(f"a call has one key: give key= or {where}, once")
         private = [pair for pair in others if pair[0].lower() not in self._kept]
+        chosen = checked(keys[0], quoted=self._quotable) if keys else new_key()
+        body = prepared.body
+        if isinstance(self._key_in, BodyField) and len(keys) == (key is not None):
+            body = put_key(prepared.headers, body, self._key_in, chosen)
         return LogicalCall(
-            key=checked(keys[0], quoted=self._quoted) if keys else new_key(),
+            key=chosen,
             name=name,
             method=prepared.method,
             url=prepared.url,
             headers=tuple([pair for pair in others if pair not in private]),
-            body=prepared.body,
+            body=body,
             created_at=time.time(),
             omitted=tuple(sorted({pair[0].lower() for pair in private})),
             private=tuple(private),
             options=prepared.options,
         )
+
+    @property
+    def _quotable(self) -> bool:
+        """Whether a key may have spaces and the like: quoted, or in a body."""
+        return self._quoted or isinstance(self._key_in, BodyField)
+
+    def _own_keys(self, prepared: PreparedRequest) -> tuple[list[str], list[tuple[str, str]]]:
+        """The keys that the caller has put into the request, and its other headers."""
+        place = self._key_in
+        if isinstance(place, BodyField):
+            found = read_key(prepared.headers, prepared.body, place)
+            return [] if found is None else [found], list(prepared.headers)
+        is_key = place.lower().__eq__
+        keys = [text for each, text in prepared.headers if is_key(each.lower())]
+        return keys, [pair for pair in prepared.headers if not is_key(pair[0].lower())]
 
     def _begin(self, call: LogicalCall) -> LogicalCall:
         """Journal the call. A caller's own key, used before, continues the call from its row."""
@@ -216,8 +240,9 @@ class BaseClient(Generic[H, R, Returned]):
         given = tuple(credentials.items())
         if status_url is not None:
             return PreparedRequest("GET", status_url, given, b"", call.options)
-        key = (self._header, header_value(call.key, quoted=self._quoted))
-        pairs = (*call.headers, *call.private, *given, key)
+        pairs = (*call.headers, *call.private, *given)
+        if isinstance(self._key_in, str):
+            pairs = (*pairs, (self._key_in, header_value(call.key, quoted=self._quoted)))
         headers = tuple({pair[0].lower(): pair for pair in pairs}.values())
         return PreparedRequest(call.method, call.url, headers, call.body, call.options)
 

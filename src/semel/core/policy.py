@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from semel.core.exchange import refusal_shapes
 from semel.core.exchange.problems import Problem
-from semel.core.frozen import derived, frozen, is_async
+from semel.core.frozen import derived, frozen, is_async, replace
 from semel.core.records import Headers, Micros, OnLapse, Request, Response
 from semel.core.request.fingerprint import FingerprintRule
+from semel.core.request.key_places import (
+    BodyField,
+    KeyFrom,
+    KeyPlaces,
+    key_places,
+    payload_fields,
+)
 from semel.core.request.keys import KeyFormat
 from semel.core.terms import Terms
 from semel.core.unknown.evidence import Happened, ProbeFunction
@@ -58,6 +65,8 @@ class Policy:
     after_error: Fate = "release"
     probe: ProbeFunction | None = None
     # Keys, and what they are counted by
+    key_from: KeyFrom | None = None
+    payload_from: BodyField | Sequence[BodyField] | None = None
     key: KeyFormat = "opaque"
     strict: bool = False
     personal_data: Literal["warn", "refuse", "allow"] = "warn"
@@ -108,6 +117,17 @@ class Policy:
     lapse: OnLapse = derived()
     stores_request: bool = derived()
     """The request is kept until it is settled, so that a worker can run it."""
+    key_places: KeyPlaces = derived()
+    key_header: bytes = derived()
+    """The header that has the key; empty where it may be elsewhere, or in one of several."""
+    key_in_body: bool = derived()
+    """The body is read before the key is known."""
+    payload: tuple[BodyField, ...] = derived()
+    """What of the body is the request, where not all of it is."""
+    rule: FingerprintRule = derived()
+    """``fingerprint=``, of the payload and without the key."""
+    prepares: bool = derived()
+    """Fingerprints are made before the store is asked: they may fail, or be refused."""
     takes_usual_keys: bool = derived()
     """An opaque key in the bare form is taken as it is."""
     replay_name: bytes = derived()
@@ -142,6 +162,8 @@ class Policy:
         patience = self.wait if self.in_flight == "wait" and not shadow else timedelta(0)
         resumable = self.mode == "resumable" or self.after_lapse == "resume"
         replay_name = self.replay_header.lower().encode()
+        before = () if self.previous is None else self.previous.key_places.listed
+        places, payload = key_places(self.key_from, before), payload_fields(self.payload_from)
         derived: dict[str, object] = {
             "methods": frozenset(method.upper() for method in self.methods),
             "keep": self.keep if callable(self.keep) or self.keep is None else frozenset(self.keep),
@@ -157,6 +179,12 @@ class Policy:
             "lapse": OnLapse.RESUME if resumable else OnLapse(self.after_lapse),
             "stores_request": self.mode == "deferred" or resumable,
             "carry": tuple(name.lower() for name in self.carry),
+            "key_places": places,
+            "key_header": places.only_header,
+            "key_in_body": bool(places.fields),
+            "payload": payload,
+            "rule": _rule(self.fingerprint, places, payload),
+            "prepares": self.fingerprint.by is not None or bool(payload),
             "takes_usual_keys": (self.key, self.strict) == ("opaque", False)
             and self.personal_data != "refuse",
             "replay_name": replay_name,
@@ -169,7 +197,9 @@ class Policy:
             "max_run_seconds": self.max_run.total_seconds(),
             "shadow": shadow,
             "settles_apart": shadow or self.mode == "atomic",
-            "looks_at_all": shadow or self.required,
+            "looks_at_all": shadow
+            or self.required
+            or (bool(self.methods) and not places.only_header),
             "body_limit": sys.maxsize if shadow else self.max_request_body,
         }
         for name, value in derived.items():
@@ -194,7 +224,23 @@ class Policy:
         """How identities and fingerprints are made here; changing it orphans live keys."""
         session = " session" if self.session is not None else ""
         key = " key=uuid" if self.key == "uuid" else ""  # whose letters lose their case
-        return f"i1 scope={self.scope}{session}{key}; {self.fingerprint.describe()}"
+        places = self.key_places.recipe()
+        return f"i1 scope={self.scope}{session}{key}{places}; {self.rule.describe()}"
+
+
+def _rule(
+    given: FingerprintRule, places: KeyPlaces, payload: tuple[BodyField, ...]
+) -> FingerprintRule:
+    """What counts of a request. Its key does not: it may be sent in one place or in two."""
+    keys = [place.pointer for place in places.listed if isinstance(place, BodyField)]
+    if payload and (given.by is not None or given.include is not None):
+        raise ConfigurationError(
+            "payload_from= says what of the body counts: leave by= and include= of fingerprint= out"
+        )
+    if given.by is not None or not (keys or payload):
+        return given
+    include = tuple(field.pointer for field in payload) or given.include
+    return replace(given, include=include, exclude=(*given.exclude, *keys))
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -212,6 +258,8 @@ class PolicyOptions(TypedDict, total=False):
     after_error: Fate
     probe: ProbeFunction | None
     # Keys, and what they are counted by
+    key_from: KeyFrom | None
+    payload_from: BodyField | Sequence[BodyField] | None
     key: KeyFormat
     strict: bool
     personal_data: Literal["warn", "refuse", "allow"]

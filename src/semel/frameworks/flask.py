@@ -119,7 +119,8 @@ class InstalledGuard:
         """
         request = flask.request
         # A key on a safe method may be refused, so such a request is looked at.
-        safe = request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.environ
+        keyed = not self.guard.environ_names.isdisjoint(request.environ)
+        safe = request.method in SAFE_METHODS and not keyed
         view: Any = self.app.view_functions.get(request.endpoint or "")
         method = getattr(getattr(view, "view_class", None), request.method.lower(), None)
         claims_itself = hasattr(view, CLAIMS) or hasattr(method, CLAIMS)
@@ -174,8 +175,9 @@ class InstalledGuard:
 
     def _copy(self, sender: object, **_: object) -> None:
         """Remember the body as it is read: parsing a form, as CSRF protection does, uses it up."""
-        environ = flask.request.environ
-        if "HTTP_IDEMPOTENCY_KEY" in environ and flask.request.method not in SAFE_METHODS:
+        environ, guard = flask.request.environ, self.guard
+        keyed = guard.reads_bodies or not guard.environ_names.isdisjoint(environ)
+        if keyed and flask.request.method not in SAFE_METHODS:
             environ[_COPY] = environ["wsgi.input"] = CopiedBody(environ["wsgi.input"])
 
 

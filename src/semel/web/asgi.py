@@ -30,7 +30,7 @@ from semel.web.asgi_exchange import (
     Send,
     send_response,
 )
-from semel.web.body import close
+from semel.web.body import Body, close
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.shadow import looks
 from semel.web.tags import TAG, ruled_by
@@ -66,9 +66,10 @@ class Middleware:
             if answer is not None:
                 return await send_response(answer, send)
         # A safe method without a key: most requests, and nothing to look up for them.
-        safe = scope["method"] in SAFE_METHODS
-        if safe and not any(name == b"idempotency-key" for name, _ in scope["headers"]):
-            return await self._pass(scope, receive, send)
+        if scope["method"] in SAFE_METHODS:
+            key_headers = self.guard.key_headers
+            if not any(name in key_headers for name, _ in scope["headers"]):
+                return await self._pass(scope, receive, send)
         before = ruled_by.get()
         try:
             return await self._serve(scope, receive, send)
@@ -86,7 +87,8 @@ class Middleware:
             request = replace(request, path=where.path, escaped="")
         pipeline, runtime = self._pipeline, self.guard.runtime
         plan = pipeline.plan(runtime, request, where)
-        if not plan.policy.looks_at_all and b"idempotency-key" not in request.headers.first:
+        policy = plan.policy
+        if not policy.looks_at_all and policy.key_header not in request.headers.first:
             return await self.app(scope, receive, send)
         return await self._exchange(
             AsgiExchange(runtime, plan, request, self.app, scope, receive, send), where
@@ -94,18 +96,26 @@ class Middleware:
 
     async def _exchange(self, ex: AsgiExchange, where: routes.Place) -> None:
         """Admit and open a request that has a key, or needs one; then its exchange responds."""
-        pipeline, request, scope = self._pipeline, ex.request, ex.scope
-        keyed = b"idempotency-key" in request.headers.first
-        asks = pipeline.awaits and (keyed or ex.policy.shadow)
-        who = await pipeline.ask(request) if asks else None
+        pipeline, request, scope, policy = self._pipeline, ex.request, ex.scope, ex.policy
+        early: Body | None = None
+        if policy.key_in_body and request.method in policy.methods:
+            read = await self._read_early(ex)
+            if read is None or isinstance(read, Response):
+                return await ex.turn_away(read)
+            early = read
+        who = None
+        if pipeline.awaits and (policy.shadow or ex.may_have_key()):
+            who = await pipeline.ask(request)
         admitted = pipeline.admit(ex, who)
         if isinstance(admitted, Response):
+            close(early or b"")
             return await ex.turn_away(admitted)
         if not admitted or (MARK in scope and pipeline.covers(ex, scope[MARK])):
             if not admitted and looks(ex):
-                ex.overhear(partial(pipeline.look, ex, who))
+                look = partial(pipeline.look, ex, who)
+                ex.overhear(look) if early is None else look(early)
             return await ex.take_no_part()
-        body = await ex.read_body()
+        body = await ex.read_body() if early is None else early
         if type(body) is bytes:
             answer = pipeline.open(ex, where, body, scope)
         elif body is None:  # the client left before it had said what it wants
@@ -120,6 +130,17 @@ class Middleware:
         scope[MARK] = ex.identity
         ex.sees_returns = pipeline.sees_returns
         return await ex.respond()
+
+    async def _read_early(self, ex: AsgiExchange) -> Body | Response | None:
+        """The body of a request whose key may be in it; a refusal, or None when the client left."""
+        body = await ex.read_body()
+        if isinstance(body, Response):
+            return self._pipeline.turned_away(body, ex)
+        if body is not None:
+            ex.body = body
+            if not isinstance(body, bytes):  # a large one takes long to read
+                await asyncio.to_thread(ex.find_key)
+        return body
 
     # ── start-up and shutdown ─────────────────────────────────────────────────────────────────────
 

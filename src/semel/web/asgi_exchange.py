@@ -26,7 +26,7 @@ from semel.core.policy import RoutePlan
 from semel.core.records import Headers, Request, Response
 from semel.core.request.comparison import LARGE
 from semel.log import log
-from semel.web.body import Body, SpooledBody, Tally, unkeepable
+from semel.web.body import Body, SpooledBody, Tally, close, unkeepable
 from semel.web.exchange import outcome_of, too_late
 from semel.web.exchange_async import AsyncExchange, Promise
 from semel.web.routes import ROUTERS_OWN, router_answered
@@ -128,9 +128,15 @@ class AsgiExchange(AsyncExchange):
 
         self._receive = overheard
 
-    def take_no_part(self) -> Awaitable[None]:
-        """Call the application as without a guard."""
-        return self._app(self.scope, self._receive, self._send)
+    async def take_no_part(self) -> None:
+        """Call the application as without a guard, with a body that was read to find a key."""
+        receive, body = self._receive, getattr(self, "body", None)
+        if body is None:
+            return await self._app(self.scope, receive, self._send)
+        try:
+            await self._app(self.scope, _receive_again(body, receive), self._send)
+        finally:
+            close(body)
 
     async def respond(self) -> None:
         """Both halves, with the application between them.
@@ -429,6 +435,17 @@ def body_messages(body: Body, taken: int = 0) -> Iterator[Message]:
             yield {"type": "http.request", "body": held, "more_body": True}
         held, taken = piece[taken:] or None, max(0, taken - len(piece))
     yield {"type": "http.request", "body": held or b"", "more_body": False}
+
+
+def _receive_again(body: Body, receive: Receive) -> Receive:
+    """``receive`` of a request whose body was read: first the body, then what the server says."""
+    messages = body_messages(body)
+
+    async def again() -> Message:
+        message = next(messages, None)
+        return await receive() if message is None else message
+
+    return again
 
 
 async def send_response(response: Response | None, send: Send) -> None:

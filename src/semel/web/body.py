@@ -26,7 +26,7 @@ class SpooledBody:
     closes, does not matter to those who read it again.
     """
 
-    __slots__ = ("_file", "_lock", "_pieces", "size")
+    __slots__ = ("__weakref__", "_file", "_lock", "_pieces", "size")
 
     def __init__(self) -> None:
         self.size = 0
@@ -47,9 +47,12 @@ class SpooledBody:
         elif self.size <= IN_MEMORY:
             self._pieces.append(piece)
         else:
-            import tempfile  # large bodies are rare, and it is not cheap to load
+            import tempfile  # large bodies are rare, and these are not cheap to load
+            import weakref
 
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            # Or with the last who reads it: a request that takes no part is nobody's to close.
+            weakref.finalize(self, self._file.close).atexit = False
             self._file.writelines([*self._pieces, piece])
             self._pieces = []
 

@@ -297,6 +297,8 @@ class GatedExchange(AsgiExchange):
 
     async def take_no_part(self) -> None:
         """Let the endpoint run as without a guard."""
+        if hasattr(self, "body"):
+            self._incoming = self._unread()
         self.gate.verdict.keep(None)
         await self.run_out()
 
@@ -319,8 +321,7 @@ class GatedExchange(AsgiExchange):
         """Let the application through to its endpoint, unless it is too late."""
         in_time = self.start_run(entry)
         if in_time and not self._over:
-            unread = body_messages(self._read, self._taken)  # in the pieces that came
-            self._incoming = iter(()) if self._all_read else unread
+            self._incoming = self._unread()
             self._let_through = True
             self.gate.verdict.keep(self.run)
             return
@@ -329,6 +330,10 @@ class GatedExchange(AsgiExchange):
             await self._settle(Raised(given_up) if in_time else too_late())
         finally:
             await self.end()
+
+    def _unread(self) -> Iterator[Message]:
+        """What the application has not read of the body, in the pieces that came."""
+        return iter(()) if self._all_read else body_messages(self._read, self._taken)
 
     async def _answered(self, answer: Answer) -> None:
         if answer.response is not None:
@@ -379,6 +384,9 @@ class GatedExchange(AsgiExchange):
     async def app_receive(self) -> Message:
         if isinstance(await self._verdict(), Run):
             return await super().app_receive()
+        unread = None if self._incoming is None else next(self._incoming, None)
+        if unread is not None:
+            return unread
         message = await self._receive()
         if message["type"] == "http.request" and not self.gate.verdict.kept:
             self._all_read = not message.get("more_body", False)
@@ -425,7 +433,8 @@ class GatedMiddleware(Middleware):
         # Now: on its way to the gate a request's scope becomes that of what is mounted.
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
-        if not plan.policy.looks_at_all and b"idempotency-key" not in request.headers.first:
+        policy = plan.policy
+        if not policy.looks_at_all and policy.key_header not in request.headers.first:
             return await self._pass(scope, receive, send)
         if not self.make_wait(scope):
             return await super()._serve(scope, receive, send)

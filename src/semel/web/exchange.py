@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.backoff import pause_before
 from semel.core import operations as ops
+from semel.core.exchange.admit import find_key
 from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim, resume
 from semel.core.exchange.exchange import Exchange, ShadowRun
@@ -33,6 +34,7 @@ from semel.runtime.operation import Run
 from semel.runtime.transactions import Transact
 from semel.web import request_events
 from semel.web.request_events import Account
+from semel.web.worker_runs import find_worker_run
 
 if TYPE_CHECKING:
     from semel.core.policy import RoutePlan
@@ -99,6 +101,20 @@ class WebExchange(Exchange):
         if replays is not None:
             self._read_at = replays.clock()
         return None
+
+    def may_have_key(self) -> bool:
+        """Whether the header is there, or the key may be elsewhere."""
+        header = self.policy.key_header
+        return not header or header in self.request.headers.first
+
+    def find_key(self) -> None:
+        """A worker's run has the key that it was accepted with: a function may look at more."""
+        worker = find_worker_run(self.request.raw)
+        if worker is not None:
+            self.found = worker.request.key
+        else:
+            body: Body = getattr(self, "body", b"")
+            find_key(self, body if isinstance(body, bytes) else body.whole())
 
     def claiming(self) -> Flow[ops.Claimed | Answer]:
         """The first half; a worker holds the record already."""

@@ -119,7 +119,7 @@ def _route_method(entry: RouteEntry) -> RouteMethod:
         return RouteMethod(method, path, listed.policy, "listed", entry.late)
     policy = entry.tag()
     if policy is not None:
-        return RouteMethod(method, path, policy, "tag", entry.late)
+        return RouteMethod(method, path, guard.bind(policy), "tag", entry.late)
     return RouteMethod(method, path, guard.policy, "default", entry.late)
 
 

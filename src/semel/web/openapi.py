@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.exchange.problems import CATALOGUE
 from semel.core.exchange.refusal_shapes import problem_document
+from semel.core.frozen import replace
 from semel.core.policy import Policy
+from semel.core.request.key_places import DEFAULT_HEADER, BodyField
 from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
 from semel.web.inventory import inventory
 
 if TYPE_CHECKING:
     from semel.guard import Guard
 
-HEADER: Final = "Idempotency-Key"
 PROBLEM: Final = "IdempotencyProblem"
 """The name of the problem documents' schema among the components."""
 _DOCUMENTS: Final = (None, problem_document)
@@ -32,7 +33,7 @@ _UUID: Final = (
 
 
 def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None:
-    """Add the header, its answers and their headers to every operation that takes keys."""
+    """Add the key, its answers and their headers to every operation that takes keys."""
     described = False
     for entry in inventory(app, guard):
         template = re.sub(r"\{(\w+):\w+\}", r"{\1}", entry.path)  # without convertors
@@ -50,14 +51,20 @@ def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None
 
 def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) -> None:
     """Describe keys in one operation; what the document says already stays."""
-    parameters: list[Any] = operation.setdefault("parameters", [])
-    # An endpoint that reads the header itself has announced it: once is enough.
-    parameters[:] = [
-        given
-        for given in parameters
-        if (given.get("in"), given.get("name", "").lower()) != ("header", HEADER.lower())
-    ]
-    parameters.append(parameter(policy))
+    places = policy.key_places.listed
+    headers = {place.lower(): place for place in places if isinstance(place, str)}
+    if headers:
+        parameters: list[Any] = operation.setdefault("parameters", [])
+        # An endpoint that reads the header itself has announced it: once is enough.
+        parameters[:] = [
+            given
+            for given in parameters
+            if given.get("in") != "header" or given.get("name", "").lower() not in headers
+        ]
+        parameters += [parameter(policy, name) for name in headers.values()]
+    for place in places:
+        if isinstance(place, BodyField):
+            _describe_field(operation, policy, place)
     responses: Any = operation.setdefault("responses", {})
     answer_headers = {policy.replay_header: _REPLAYED, "Idempotency-Expires": _EXPIRES}
     for status, response in responses.items():
@@ -82,21 +89,49 @@ def extend(operation: MutableMapping[str, Any], policy: Policy, guard: Guard) ->
         responses.setdefault("202", accepted)
 
 
-def parameter(policy: Policy) -> dict[str, Any]:
+def parameter(policy: Policy, name: str = DEFAULT_HEADER) -> dict[str, Any]:
     """The header, in the format that the route asks for."""
-    what = "A UUID of version 4 or 7" if policy.key == "uuid" else "A string of your own making"
-    need = "Required" if policy.required else "Optional"
     return {
-        "name": HEADER,
+        "name": name,
         "in": "header",
-        "required": policy.required,
-        "description": (
-            f"{need}. {what}, one for each operation: a retry with the same key and the same "
-            "request gets the first answer and has no second effect. An answer is kept for "
-            f"{_duration_in_words(policy.retention)}."
-        ),
+        "required": _is_needed(policy),
+        "description": _what_for(policy),
         "schema": key_schema(policy),
     }
+
+
+def _is_needed(policy: Policy) -> bool:
+    """A key is required, and there is one place for it."""
+    return policy.required and len(policy.key_places.listed) == 1
+
+
+def _what_for(policy: Policy) -> str:
+    what = "A UUID of version 4 or 7" if policy.key == "uuid" else "A string of your own making"
+    need = "Required" if policy.required else "Optional"
+    if policy.required and not _is_needed(policy):
+        need = "Required, here or in another place"
+    return (
+        f"{need}. {what}, one for each operation: a retry with the same key and the same "
+        "request gets the first answer and has no second effect. An answer is kept for "
+        f"{_duration_in_words(policy.retention)}."
+    )
+
+
+def _describe_field(operation: MutableMapping[str, Any], policy: Policy, field: BodyField) -> None:
+    """Add the key to what the body must be: a property, within those that lead to it."""
+    bare = replace(policy, strict=False)  # quotes are the header's syntax
+    schema: dict[str, Any] = {**key_schema(bare), "description": _what_for(policy)}
+    for step in reversed(field.steps):
+        schema = {"type": "object", "properties": {step: schema}}
+        if _is_needed(policy):
+            schema["required"] = [step]
+    body: Any = operation.setdefault("requestBody", {})
+    content: Any = body.setdefault("content", {"application/json": {}})
+    if _is_needed(policy):
+        body["required"] = True
+    for media in content.values():
+        told = media.get("schema")
+        media["schema"] = schema if not told else {"allOf": [told, schema]}
 
 
 def key_schema(policy: Policy) -> dict[str, Any]:
@@ -130,6 +165,7 @@ def refusals(policy: Policy, guard: Guard) -> dict[str, list[str]]:
         "malformed-key": True,
         "key-reused": True,
         "body-too-large": True,
+        "unreadable-body": policy.key_in_body or bool(policy.payload),
         "tenant-missing": guard.tenant is not None,
         "in-flight": policy.in_flight != "accept",
         "attempt-failed": policy.in_flight == "wait",

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from semel.core.exchange.admit import Refusal, Tenant, add_body, admit, who_asks
+from semel.core.exchange.admit import (
+    Refusal,
+    Tenant,
+    add_body,
+    admit,
+    demand_payload,
+    who_asks,
+)
 from semel.core.exchange.answers import Answer, Outcome, StatusCall, status
 from semel.core.exchange.exchange import WorkerRun
 from semel.core.exchange.problems import ProblemResponse, refuse
@@ -105,7 +112,7 @@ class Pipeline:
         who = Refusal if blocked else who_asks(ex.request, asked or self.guard.tenant)
         if not isinstance(body, bytes) or not isinstance(who, str):
             return counts.count(label, "not_looked_at")
-        prints = Prints(ex.request, body, ex.policy.fingerprint)
+        prints = Prints(ex.request, body, ex.policy.rule)
         return counts.look(label, ex.request.method, who, prints)
 
     def turned_away(self, response: Response, ex: WebExchange) -> Response | None:
@@ -147,11 +154,14 @@ class Pipeline:
                 ex.stored = _stored(ex, place)
             if policy.in_flight == "accept":
                 ex.status_at = place.root + guard.status
-            if policy.fingerprint.by is not None or not isinstance(body, bytes):
+            if policy.prepares or not isinstance(body, bytes):
                 # Now, in this thread: a large body may take long, and a function may fail.
                 ex.prints.prepare()
                 if ex.older is not None:
                     ex.older.prints.prepare()
+                unread = demand_payload(ex) if policy.payload else None
+                if unread is not None:
+                    return self._not_there(ex, unread)
         except Exception as error:  # fingerprint= may be the operator's own function
             failed = Answer(ex.refusal("misconfigured"), Outcome.MISCONFIGURED, error)
             if policy.shadow:
@@ -165,6 +175,13 @@ class Pipeline:
             if worker is not None:
                 return self._adopt(ex, worker)
         return ex.opened()
+
+    def _not_there(self, ex: WebExchange, refused: ProblemResponse) -> Answer | None:
+        """What ``payload_from=`` names is not in the body."""
+        if ex.policy.shadow:
+            cannot_be_named(ex, Answer(refused, Outcome.MISCONFIGURED))
+            return None
+        return Answer(self._turned_away(Refusal(refused), ex), Outcome.INTERRUPTED)
 
     def status(self, request: Request, place: Place, asked: Tenant = None) -> Flow[Response] | None:
         """How a request that was accepted is doing; None where the address names none."""
@@ -256,7 +273,7 @@ def _stored(ex: WebExchange, place: Place) -> bytes:
             root=place.root,
             path=beneath(request.escaped, place.root) or place.below,
             query=request.query,
-            headers=carried(request.headers, tuple(policy.carry)),
+            headers=carried(request.headers, (*policy.carry, *policy.key_places.headers)),
             body=body if isinstance(body, bytes) else body.whole(),
             key=ex.sent,
             principal=principal,

@@ -57,7 +57,8 @@ def looks(ex: WebExchange) -> bool:
     headers = ex.request.headers
     if not ex.policy.shadow or ex.request.method not in ex.policy.methods:
         return False
-    if b"idempotency-key" in headers.first or "transfer-encoding" in headers:
+    keyed = ex.policy.key_header in headers.first or getattr(ex, "found", None) is not None
+    if keyed or "transfer-encoding" in headers:
         return False
     length = headers.get("content-length") or "0"
     return length.isdecimal() and len(length) < 9 and int(length) < LARGE

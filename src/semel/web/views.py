@@ -108,17 +108,32 @@ class _Views(Generic[F, P]):
         self.pipeline = Pipeline(guard, None, find_tag)
         self._responses = responses
 
+    def _read_early(self, given: ViewRequest, ex: WebExchange) -> Response | bool | None:
+        """Read a body that the key may be in; a refusal where that cannot be done.
+
+        False: it is watched, and passes.
+        """
+        if not ex.policy.key_in_body or ex.request.method not in ex.policy.methods:
+            return None
+        body = given.read(ex.policy)
+        if isinstance(body, Response):
+            return self.pipeline.turned_away(body, ex) or False
+        ex.body = body
+        return None
+
     def _body(
         self, given: ViewRequest, ex: WebExchange, admitted: Response | bool
     ) -> Body | Response | None:
         """The body of a request that takes part, or a refusal; None if it takes no part."""
+        early: Body | None = getattr(ex, "body", None)
         if isinstance(admitted, Response):
+            close(early or b"")
             return admitted
         if not admitted or self.pipeline.covers(ex, given.marks.get(MARK)):
             if not admitted and looks(ex):
-                self.pipeline.look(ex, None, given.read(ex.policy))
+                self.pipeline.look(ex, None, given.read(ex.policy) if early is None else early)
             return None
-        body = given.read(ex.policy)
+        body = given.read(ex.policy) if early is None else early
         return self.pipeline.turned_away(body, ex) if isinstance(body, Response) else body
 
     def _spoken(self, answer: Answer) -> Response | None:
@@ -212,7 +227,8 @@ class GuardedViews(_Views[F, Parts]):
         pipeline, responses, runtime = self.pipeline, self._responses, self.guard.runtime
         plan = pipeline.plan(runtime, given.request, given.place)
         ex = ViewExchange(runtime, plan, given.request, view, responses)
-        body = self._body(given, ex, pipeline.admit(ex))
+        early = self._read_early(given, ex)
+        body = self._body(given, ex, pipeline.admit(ex) if early is None else early)
         if body is None:
             return view()
         if isinstance(body, Response):
@@ -321,8 +337,8 @@ class AsyncGuardedViews(_Views[F, AsyncParts]):
     async def admit(self, ex: WebExchange) -> Response | bool:
         """Whether a request takes part. Django overrides it: it asks for the user in a thread."""
         pipeline = self.pipeline
-        keyed = "idempotency-key" in ex.request.headers
-        tenant = await pipeline.ask(ex.request) if pipeline.awaits and keyed else None
+        asks = pipeline.awaits and ex.may_have_key()
+        tenant = await pipeline.ask(ex.request) if asks else None
         return pipeline.admit(ex, tenant)
 
     async def call(self, given: ViewRequest, view: Callable[[], Awaitable[F]]) -> F:
@@ -337,7 +353,10 @@ class AsyncGuardedViews(_Views[F, AsyncParts]):
         pipeline, responses, runtime = self.pipeline, self._responses, self.guard.runtime
         plan = pipeline.plan(runtime, given.request, given.place)
         ex = AsyncViewExchange(runtime, plan, given.request, view, responses)
-        body = self._body(given, ex, await self.admit(ex))
+        early = self._read_early(given, ex)
+        if early is None and not isinstance(getattr(ex, "body", b""), bytes):
+            await asyncio.to_thread(ex.find_key)  # a large body takes long to read
+        body = self._body(given, ex, await self.admit(ex) if early is None else early)
         if body is None:
             return await view()
         if isinstance(body, Response):

@@ -18,7 +18,7 @@ from semel.core.stored.requests import StoredRequest
 
 WORKER_RUN: Final = "semel.worker_run"
 
-_MADE_HERE: Final = (b"content-length", b"transfer-encoding", b"idempotency-key")
+_MADE_HERE: Final = (b"content-length", b"transfer-encoding")
 """Headers that are made here, so a stored one of the same name is left out."""
 
 
@@ -141,7 +141,6 @@ def _headers(request: StoredRequest) -> Iterable[tuple[bytes, bytes]]:
     if not any(name == b"host" for name, _ in request.headers):
         yield b"host", b"semel-worker"
     yield b"content-length", b"%d" % len(request.body)
-    yield b"idempotency-key", request.key.encode("latin-1")
     yield from (line for line in request.headers if line[0] not in _MADE_HERE)
 
 

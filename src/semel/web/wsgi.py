@@ -57,7 +57,7 @@ class WsgiMiddleware:
                 if flow is not None:
                     answer = run(flow, Transact(self.guard.backend).perform)
                     return _send(answer, start_response)
-            if "HTTP_IDEMPOTENCY_KEY" not in environ:
+            if self.guard.environ_names.isdisjoint(environ):
                 return self.app(environ, start_response)
         before = ruled_by.get()
         try:
@@ -73,16 +73,30 @@ class WsgiMiddleware:
         runtime = self.guard.runtime
         plan = self._pipeline.plan(runtime, request, where)
         ex = WsgiExchange(runtime, plan, request)
+        early: Body | None = None
+        if plan.policy.key_in_body and request.method in plan.policy.methods:
+            read = read_body(plan.policy, environ)
+            if isinstance(read, Response):
+                refused = self._pipeline.turned_away(read, ex)
+                if refused is None:
+                    return self.app(environ, start_response)
+                return _send(refused, start_response)
+            early = ex.body = read
         admitted = self._pipeline.admit(ex)
         if isinstance(admitted, Response):
+            close(early or b"")
             return _send(admitted, start_response)
         if not admitted or self._pipeline.covers(ex, environ.get(MARK)):
+            if early is not None:
+                if not admitted and looks(ex):
+                    self._pipeline.look(ex, None, early)
+                return self._call_with(early, environ, start_response)
             if not admitted and looks(ex):
                 body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 environ = {**environ, "wsgi.input": io.BytesIO(body)}
                 self._pipeline.look(ex, None, body)
             return self.app(environ, start_response)
-        body = read_body(plan.policy, environ)
+        body = read_body(plan.policy, environ) if early is None else early
         if isinstance(body, Response):
             refused = self._pipeline.turned_away(body, ex)
             if refused is None:
@@ -93,6 +107,21 @@ class WsgiMiddleware:
             close(body)
             return _send(spoken(answer), start_response)
         return ex.respond(self.app, environ, start_response)
+
+    def _call_with(
+        self, body: Body, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Call the application as without a guard, with a body that was read to find a key."""
+        stream = reader_of(body)
+        environ = {**environ, "wsgi.input": stream, "CONTENT_LENGTH": str(size_of(body))}
+        answer = self.app(environ, start_response)
+
+        def done() -> None:
+            getattr(answer, "close", lambda: None)()
+            stream.close()
+            close(body)
+
+        return _Body(answer, done)
 
 
 class WsgiExchange(BlockingExchange):

@@ -16,8 +16,9 @@ from semel.core.exchange.problems import ProblemResponse, refuse
 from semel.core.frozen import frozen
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.records import Fence, Identity, Micros, Request
-from semel.core.request import keys
+from semel.core.request import key_places, keys
 from semel.core.request.comparison import Prints
+from semel.core.request.key_places import Unreadable, in_words
 from semel.core.request.keys import Malformed
 from semel.errors import ConfigurationError, StoreUnavailable
 
@@ -45,10 +46,14 @@ def admit(ex: Exchange, tenant: Tenant) -> Refusal | bool:
     """
     policy, request = ex.policy, ex.request
     headers = request.headers
-    line = headers.first.get(b"idempotency-key")
+    line = headers.first.get(policy.key_header)
     if line is None or request.method not in policy.methods:
-        return _without_key(request, policy, line is not None)
-    if policy.takes_usual_keys and not headers.repeated and keys.usual_key(line):
+        found = None if policy.key_header else _look_closer(ex)
+        if found is None:
+            return _without_key(request, policy)
+        if isinstance(found, Refusal):
+            return found
+    elif policy.takes_usual_keys and not headers.repeated and keys.usual_key(line):
         ex.sent = ex.key = line.decode("ascii")
     elif (refused := _read_key(ex)) is not None:
         return refused
@@ -67,19 +72,64 @@ def admit(ex: Exchange, tenant: Tenant) -> Refusal | bool:
     return True
 
 
-def _without_key(request: Request, policy: Policy, keyed: bool) -> Refusal | bool:
+def _without_key(request: Request, policy: Policy) -> Refusal | bool:
     """A request that has no key, or none that counts here."""
+    places = policy.key_places
     if request.method in policy.methods:
-        return Refusal(refuse("missing-key")) if policy.required else False
-    refused = keyed and request.method in SAFE_METHODS and policy.safe_methods == "refuse"
+        if not policy.required:
+            return False
+        where = " or in ".join(map(in_words, places.listed))
+        said = None if policy.key_header == b"idempotency-key" else _MISSING.format(where)
+        return Refusal(refuse("missing-key", detail=said))
+    safe = request.method in SAFE_METHODS and policy.safe_methods == "refuse"
+    refused = safe and any(name in request.headers for name in places.headers)
     return Refusal(refuse("key-on-safe-method")) if refused else False
+
+
+_MISSING: Final = (
+    "This operation must be sent with a key, in {}. Make one key for each logical operation and "
+    "send the same key on every retry."
+)
 
 
 def _read_key(ex: Exchange) -> Refusal | None:
     policy = ex.policy
+    name = policy.key_places.headers[0]
+    lines = ex.request.headers.all(name)
+    spelled = policy.key_places.spelled(name)
+    return _take(ex, keys.parse_key(lines, strict=policy.strict, name=spelled))
+
+
+def find_key(ex: Exchange, body: bytes) -> None:
+    """Look into every place of the policy; `admit` takes what is found."""
+    policy = ex.policy
     try:
-        lines = ex.request.headers.all("idempotency-key")
-        sent = keys.parse_key(lines, strict=policy.strict)
+        found = key_places.find_key(policy.key_places, ex.request, body, strict=policy.strict)
+    except Exception as error:  # key_from= may be the operator's own function
+        ex.found = Refusal(refuse("misconfigured"), error)
+        return
+    if isinstance(found, Unreadable):
+        ex.found = Refusal(refuse("unreadable-body", detail=found.reason))
+    elif isinstance(found, Malformed):
+        ex.found = Refusal(refuse("malformed-key", detail=found.reason))
+    else:
+        ex.found = found
+
+
+def _look_closer(ex: Exchange) -> Refusal | str | None:
+    """The key that is in some place of the policy, and is taken; of a large body it is known."""
+    if ex.request.method not in ex.policy.methods:
+        return None
+    if not hasattr(ex, "found"):
+        ex.find_key()
+    found = ex.found
+    return (_take(ex, found) or found) if isinstance(found, str) else found
+
+
+def _take(ex: Exchange, sent: str | Malformed) -> Refusal | None:
+    """The key, if the route's format allows it."""
+    policy = ex.policy
+    try:
         key = sent if isinstance(sent, Malformed) else keys.check_format(sent, policy.key)
     except Exception as error:  # key= may be the operator's own function
         return Refusal(refuse("misconfigured"), error)
@@ -105,13 +155,26 @@ def add_body(ex: Exchange, body: bytes | Iterable[bytes], fence: Fence) -> None:
     """What the body means, under the fence of this try; it must bear being read again."""
     policy = ex.policy
     if policy.previous is not None:
-        older = Prints(ex.request, body, policy.previous.fingerprint)
+        older = Prints(ex.request, body, policy.previous.rule)
         ex.older = PreviousPrints(_identity_before(ex, policy.previous), older)
-    ex.fence, ex.prints = fence, Prints(ex.request, body, policy.fingerprint)
+    ex.fence, ex.prints = fence, Prints(ex.request, body, policy.rule)
     ex.can_ask = policy.probe is not None
     ex.fresh_until = None
     if policy.age_micros is not None and (policy.made_at is not None or len(ex.key) == 36):
         ex.fresh_until = _fresh_until(ex, policy.age_micros)  # 36: it may be a UUID
+
+
+def demand_payload(ex: Exchange) -> ProblemResponse | None:
+    """A refusal where ``payload_from=`` finds nothing: requests that differ would pass for one."""
+    payload = ex.policy.payload
+    found = ex.prints.fingerprint
+    if found.kind != "raw" and len(found.fields) == len(payload):
+        return None
+    where = " and in ".join(map(in_words, payload))
+    return refuse(
+        "unreadable-body",
+        detail=f"The request is looked for in {where}, and that cannot be read, or is not there.",
+    )
 
 
 def _identity_before(ex: Exchange, policy: Policy) -> Identity:

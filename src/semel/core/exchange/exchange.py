@@ -19,6 +19,7 @@ from semel.core.recovery.was_sent import leaves_doubt
 from semel.errors import ConfigurationError, OperationChanged
 
 if TYPE_CHECKING:
+    from semel.core.exchange.admit import Refusal
     from semel.core.exchange.answers import Answer
     from semel.core.policy import Policy, RoutePlan
     from semel.core.records import Case, Fence, Identity, Request, Response
@@ -30,7 +31,7 @@ class Exchange:
     """What is known of one request; `core/exchange/admit.py` says where it comes from."""
 
     __slots__ = (
-        *("fence", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
+        *("fence", "found", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
         *("request", "sent", "session", "tenant"),
         *("_origin", "can_ask", "seen_before", "status_at", "stored", "worker"),
         *("journal", "seen", "shadow"),
@@ -41,6 +42,8 @@ class Exchange:
     """Made before the first try."""
     prints: Prints
     """What the body means."""
+    found: Refusal | str | None
+    """The key, where a policy has other places for it than one header (`admit.find_key`)."""
     sent: str
     """The key as it was sent; a policy's format may make it another, such as lower-case."""
     key: str
@@ -89,6 +92,10 @@ class Exchange:
     def cross_origin(self) -> bool:
         """A browser's script of another origin asks: it sees only the headers it is shown."""
         return "origin" in self.request.headers
+
+    def find_key(self) -> None:
+        """Look for a key that may be elsewhere than in one header: sets ``found``."""
+        raise NotImplementedError
 
     def refusal(self, code: str, **said: Any) -> Response:
         """`refuse`, in the shape of the API."""

@@ -63,6 +63,8 @@ body-too-large 413 final: Request body is too large
     The body is larger than this operation accepts with an Idempotency-Key. Nothing was executed.
 malformed-body 400 retryable: Request body is incomplete
     The body ended before the length it announced. Nothing was executed.
+unreadable-body 400 final: Request body cannot be read
+    The body must be read to know what is asked for, and cannot be. Nothing was executed.
 length-required 411 final: Content-Length is required
     Nobody here can tell whether a body without a Content-Length has come whole. Nothing was
     executed. Send the request again with one.

@@ -140,6 +140,14 @@ def read_urlencoded(body: bytes) -> Form | None:
     )
 
 
+def form_values(body: bytes, name: bytes) -> list[bytes] | None:
+    """What an urlencoded form has under one name; None where parsers differ."""
+    if body.count(b"&") > MAX_FIELDS or _BAD_PERCENT.search(body):
+        return None
+    pairs = [piece.partition(b"=") for piece in body.split(b"&") if piece]
+    return [_unescape(value) for each, _, value in pairs if _unescape(each) == name]
+
+
 def _unescape(text: bytes) -> bytes:
     text = text.replace(b"+", b" ")
     return unquote_to_bytes(text) if b"%" in text else text
@@ -148,15 +156,55 @@ def _unescape(text: bytes) -> bytes:
 def read_multipart(body: bytes, boundary: bytes) -> Form | None:
     """Each part by name, other parameters (filename), headers and a digest of its content.
 
-    RFC 7578. The boundary is the client's random choice and is nowhere in the result. Strict: no
-    preamble, epilogue or padding, where other parsers differ in what they skip. An empty line in
-    front, which Werkzeug's test client sends, is none.
+    RFC 7578. The boundary is the client's random choice and is nowhere in the result.
+    """
+    parts = _parts(body, boundary)
+    if parts is None:
+        return None
+    framed = [
+        (name, _framed(_flat(parameters), _flat(headers), sha256(content).digest()))
+        for name, parameters, headers, content in parts
+    ]
+    return Form(_fields(framed))
+
+
+def multipart_values(body: bytes, boundary: bytes, name: bytes) -> list[bytes] | None:
+    """The texts under one name; None where parsers differ in what they take for it."""
+    parts = _parts(body, boundary)
+    found: list[bytes] = []
+    for given, parameters, headers, content in parts or ():
+        spellings = (given, unquote_to_bytes(given), given.replace(b"\\", b""))
+        # RFC 8187, which some decode: then it is the name.
+        if name not in spellings and b"name*" not in parameters:
+            continue
+        kind = media_type(headers.pop(b"content-type", b"text/plain").decode("latin-1"))
+        # A file, or a content that some decode: Django does so with base64.
+        if given != name or parameters or headers or kind.text not in _PLAIN_TEXT:
+            return None
+        found.append(bytes(content))
+    return None if parts is None else found
+
+
+_PLAIN_TEXT = ("text/plain", 'text/plain;charset="utf-8"', 'text/plain;charset="UTF-8"')
+
+
+class _Part(NamedTuple):
+    name: bytes
+    parameters: dict[bytes, bytes]
+    headers: dict[bytes, bytes]
+    content: memoryview
+
+
+def _parts(body: bytes, boundary: bytes) -> list[_Part] | None:
+    """Strict: no preamble, epilogue or padding, where other parsers differ in what they skip.
+
+    An empty line in front, which Werkzeug's test client sends, is none.
     """
     delimiter = b"\r\n--" + boundary  # RFC 2046 5.1.1: the line break belongs to it
     at = len(delimiter) if body.startswith(delimiter) else len(delimiter) - 2
     if not body.startswith((delimiter, delimiter[2:])):
         return None
-    parts: list[tuple[bytes, bytes]] = []
+    parts: list[_Part] = []
     while body.startswith(b"\r\n", at):
         end = body.find(delimiter, at)
         head = body.find(b"\r\n\r\n", at, max(end, 0))
@@ -167,15 +215,15 @@ def read_multipart(body: bytes, boundary: bytes) -> Form | None:
             return None
         parts.append(part)
         at = end + len(delimiter)
-    return Form(_fields(parts)) if body[at : at + 5] in (b"--", b"--\r\n") else None
+    return parts if body[at : at + 5] in (b"--", b"--\r\n") else None
 
 
 _NAME = re.compile(_TOKEN.encode())
 _DISPOSITION = re.compile(rb"\s*;\s*" + _NAMED.encode())
 
 
-def _part(head: bytes, content: memoryview) -> tuple[bytes, bytes] | None:
-    """Its name and canonical octets; None when a line is malformed, folded or repeated."""
+def _part(head: bytes, content: memoryview) -> _Part | None:
+    """None when a line is malformed, folded or repeated."""
     headers: dict[bytes, bytes] = {}
     for line in head.split(b"\r\n"):
         name, colon, value = line.partition(b":")
@@ -188,9 +236,8 @@ def _part(head: bytes, content: memoryview) -> tuple[bytes, bytes] | None:
     parameters = _parameters(_DISPOSITION, disposition, len(kind)) or {}
     if kind.strip().lower() != b"form-data" or b"name" not in parameters:
         return None
-    name = parameters.pop(b"name")
     headers.pop(b"content-length", None)  # says nothing that the content does not
-    return name, _framed(_flat(parameters), _flat(headers), sha256(content).digest())
+    return _Part(parameters.pop(b"name"), parameters, headers, content)
 
 
 def _flat(mapping: Mapping[bytes, bytes]) -> bytes:

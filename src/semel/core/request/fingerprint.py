@@ -156,7 +156,7 @@ def _prune(
     Of the included fields that are there, an object is made, each under its pointer.
     """
     for *steps, last in excluded:
-        for parent in _resolve(value, steps):
+        for parent in resolve(value, steps):
             if isinstance(parent, dict):
                 parent.pop(last, None)
             elif isinstance(parent, list) and (index := _index(parent, last)) is not None:
@@ -167,12 +167,12 @@ def _prune(
     for pointer in included:
         # A top-level member keeps its name, for people; one that looks like a pointer does not.
         plain = len(pointer) == 1 and not pointer[0].startswith("/")
-        for found in _resolve(value, pointer):
+        for found in resolve(value, pointer):
             picked[pointer[0] if plain else write_pointer(pointer)] = found
     return picked
 
 
-def _resolve(value: Value, steps: Iterable[str]) -> tuple[Value, ...]:
+def resolve(value: Value, steps: Iterable[str]) -> tuple[Value, ...]:
     """What the steps lead to, or nothing: null is a value."""
     for step in steps:
         if isinstance(value, dict) and step in value:
@@ -184,8 +184,13 @@ def _resolve(value: Value, steps: Iterable[str]) -> tuple[Value, ...]:
     return (value,)
 
 
+def is_index(step: str) -> bool:
+    """Whether a step may lead into an array."""
+    return _INDEX.fullmatch(step) is not None
+
+
 def _index(items: list[Value], step: str) -> int | None:
-    index = int(step) if _INDEX.fullmatch(step) else len(items)
+    index = int(step) if is_index(step) else len(items)
     return index if index < len(items) else None
 
 

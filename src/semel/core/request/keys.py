@@ -34,8 +34,10 @@ KeyFormat: TypeAlias = Literal["opaque", "strong", "uuid"] | Callable[[str], boo
 # --- the header
 
 
-def parse_key(values: Sequence[bytes], *, strict: bool = False) -> str | Malformed:
-    """The key in the values of all Idempotency-Key lines of one request.
+def parse_key(
+    values: Sequence[bytes], *, strict: bool = False, name: str = "Idempotency-Key"
+) -> str | Malformed:
+    """The key in the values of all lines of one header, which is called ``name``.
 
     Taken are the structured-field String of the draft, `"k"`, and, unless strict, the bare `k`
     that most clients send; both are the same key.
@@ -43,19 +45,19 @@ def parse_key(values: Sequence[bytes], *, strict: bool = False) -> str | Malform
     if not values:
         raise ValueError("parse_key needs the value of at least one header line.")
     if len(values) > 1:
-        return Malformed("The Idempotency-Key header appears more than once.")
+        return Malformed(f"The {name} header appears more than once.")
     if len(values[0]) > MAX_HEADER_BYTES:
-        return Malformed(f"The Idempotency-Key header is longer than {MAX_HEADER_BYTES} bytes.")
+        return Malformed(f"The {name} header is longer than {MAX_HEADER_BYTES} bytes.")
     value = values[0].strip(b" \t")  # RFC 9110 5.5; gunicorn does it, uvicorn only in part
-    key = _quoted(value) if value.startswith(b'"') else _bare(value, strict)
+    key = _quoted(value, name) if value.startswith(b'"') else _bare(value, strict, name)
     if key == "":
-        return Malformed("The Idempotency-Key is empty.")
+        return Malformed(f"The {name} is empty.")
     if isinstance(key, str) and len(key) > MAX_KEY_LENGTH:
-        return Malformed(f"The Idempotency-Key is longer than {MAX_KEY_LENGTH} characters.")
+        return Malformed(f"The {name} is longer than {MAX_KEY_LENGTH} characters.")
     return key
 
 
-def _quoted(value: bytes) -> str | Malformed:
+def _quoted(value: bytes, name: str) -> str | Malformed:
     # Parameters are dropped: every Item may carry some (RFC 9651 3.3), the draft defines none, and
     # refusing them would turn away clients of the first revision that does. The key alone names
     # the operation.
@@ -64,9 +66,9 @@ def _quoted(value: bytes) -> str | Malformed:
 
         item = http_sf.parse(value, tltype="item")
     except ValueError:
-        return Malformed("The Idempotency-Key header is not a well-formed quoted string.")
+        return Malformed(f"The {name} header is not a well-formed quoted string.")
     key = item[0] if isinstance(item, tuple) else None
-    return key if isinstance(key, str) else Malformed("The Idempotency-Key is not a string.")
+    return key if isinstance(key, str) else Malformed(f"The {name} is not a string.")
 
 
 # Visible ASCII, without what is syntax in the quoted form.
@@ -76,17 +78,17 @@ usual_key: Final = re.compile(rb"[!#-+\--:<-\[\]-~]{1,%d}" % MAX_KEY_LENGTH).ful
 """Matches what `parse_key` and `check_format` take for an opaque key as it is, in one look."""
 
 
-def _bare(value: bytes, strict: bool) -> str | Malformed:
+def _bare(value: bytes, strict: bool, name: str) -> str | Malformed:
     if not value:
-        return Malformed("The Idempotency-Key header is empty.")
+        return Malformed(f"The {name} header is empty.")
     if strict:
-        return Malformed('The Idempotency-Key must be a quoted string, such as "8e03978e".')
+        return Malformed(f'The {name} must be a quoted string, such as "8e03978e".')
     if _BARE.fullmatch(value):
         return value.decode("ascii")
     if b"," in value:
         # WSGI servers join repeated headers with a comma; ASGI servers do not. Same answer.
-        return Malformed("The Idempotency-Key header appears more than once, or needs quotes.")
-    return Malformed("The Idempotency-Key contains a character that it may not contain.")
+        return Malformed(f"The {name} header appears more than once, or needs quotes.")
+    return Malformed(f"The {name} contains a character that it may not contain.")
 
 
 # --- the format a route asks for

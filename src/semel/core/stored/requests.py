@@ -1,7 +1,8 @@
 """The stored request of a deferred or resumable route: enough to run it again without its client.
 
 Layout: ``Q1`` · CRC-32 of the rest · length of the head · head (JSON) · body. Of the headers only
-those are kept that the route names in ``carry=``, the host, and what describes the body.
+those are kept that the route names in ``carry=``, those that may have the key, the host, and what
+describes the body.
 """
 
 from __future__ import annotations

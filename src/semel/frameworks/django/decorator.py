@@ -141,7 +141,7 @@ def _guard_function(
         if hasattr(http.plain(request), _ENTERED):
             return view(*arguments, **named)
         demand(request.method)
-        if http.takes_no_part(http.plain(request)):
+        if http.takes_no_part(http.plain(request), views.guard):
             return _atomic(view)(*arguments, **named)
         if in_transaction():
             return http.DjangoResponses().make(refuse("misconfigured"), None)
@@ -169,7 +169,7 @@ def _guard_coroutine(views: Any, view: Callable[..., Any], demand: Demand) -> Ca
         if hasattr(http.plain(request), _ENTERED):
             return await view(*arguments, **named)
         demand(request.method)
-        if http.takes_no_part(http.plain(request)):
+        if http.takes_no_part(http.plain(request), views.guard):
             return await view(*arguments, **named)
 
         async def call_view() -> HttpResponseBase:

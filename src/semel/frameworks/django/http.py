@@ -18,6 +18,7 @@ from semel.core.frozen import replace
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.records import Headers, Request, Response
 from semel.frameworks.django.routes import one_path
+from semel.guard import Guard
 from semel.log import log
 from semel.web import asgi, wsgi
 from semel.web.body import Body, SpooledBody
@@ -41,9 +42,9 @@ def plain(request: Any) -> HttpRequest:
     return inner
 
 
-def takes_no_part(request: HttpRequest) -> bool:
+def takes_no_part(request: HttpRequest, guard: Guard) -> bool:
     """A safe method without a key: most requests, and nothing to look up for them."""
-    return request.method in SAFE_METHODS and "HTTP_IDEMPOTENCY_KEY" not in request.META
+    return request.method in SAFE_METHODS and guard.environ_names.isdisjoint(request.META)
 
 
 def view_request(request: Any) -> ViewRequest:

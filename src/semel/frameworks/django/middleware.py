@@ -155,7 +155,7 @@ class SemelMiddleware:
         Claimed here, its answers would be repeated to whoever knows a key. Ignored, the key would
         protect from nothing.
         """
-        if http.takes_no_part(request):
+        if http.takes_no_part(request, self.guard):
             return nullcontext()
         match = routes.resolve(request, request.path_info)
         setattr(request, http.SEEN, match)
@@ -167,7 +167,7 @@ class SemelMiddleware:
             return None
         policy = routes.policy_at(view, method) or self.guard.policy
         if not claimed:
-            if method not in policy.methods or not _keyed(request, policy):
+            if method not in policy.methods or not self._keyed(request, policy):
                 return nullcontext()
             if routes.allows_no(view, method) or self.guard.bind(policy).shadow:
                 return nullcontext()
@@ -175,7 +175,8 @@ class SemelMiddleware:
             log.error("semel: %s: %s", match.view_name or match.route, why)
             return _response(refuse("misconfigured"))
         bound = self.guard.bind(policy)
-        refused = http.keep_body(request, bound) if "HTTP_IDEMPOTENCY_KEY" in request.META else None
+        keyed = bound.key_in_body or not self.guard.environ_names.isdisjoint(request.META)
+        refused = http.keep_body(request, bound) if keyed else None
         if refused is not None and not bound.shadow:
             label, events = routes.label_of(method, match), self.guard.events
             if isinstance(refused, ProblemResponse):
@@ -201,7 +202,7 @@ class SemelMiddleware:
             setattr(request, _CALLED, True)
             return None
         policy = routes.policy_at(view, method) or self.guard.policy
-        if method not in policy.methods or not _keyed(request, policy):
+        if method not in policy.methods or not self._keyed(request, policy):
             return None
         log.error(
             "semel: middleware below semel.frameworks.django.SemelMiddleware changes which view "
@@ -210,6 +211,12 @@ class SemelMiddleware:
         )
         self.process_exception(request, NotExecuted("another view was to answer"))
         return _response(refuse("misconfigured"))
+
+    def _keyed(self, request: HttpRequest, policy: Policy) -> bool:
+        """Whether a request has a key, needs one, or may have one in its body."""
+        bound = self.guard.bind(policy)
+        may_have = bound.required or not bound.key_header
+        return may_have or not self.guard.environ_names.isdisjoint(request.META)
 
     def _note_unrendered(self, request: HttpRequest, response: HttpResponseBase) -> Any:
         """A view has returned a response that Django has yet to render."""
@@ -275,10 +282,6 @@ def in_transaction() -> bool:
     return False
 
 
-def _keyed(request: HttpRequest, policy: Policy) -> bool:
-    return "HTTP_IDEMPOTENCY_KEY" in request.META or policy.required
-
-
 class _WhereClaimed(set[str]):
     """The databases whose ATOMIC_REQUESTS Django must not apply: all, where the view claims.
 
@@ -322,7 +325,7 @@ class AsyncDjangoViews(AsyncGuardedViews[HttpResponseBase]):
     """
 
     async def admit(self, ex: WebExchange) -> Response | bool:
-        if self.pipeline.awaits or "idempotency-key" not in ex.request.headers:
+        if self.pipeline.awaits or not ex.may_have_key():
             return await super().admit(ex)
         # ``request.user`` may be a question to the database.
         return await sync_to_async(self.pipeline.admit)(ex)
