@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlencode
 
@@ -47,8 +48,11 @@ host    all     all         {ADDRESS}/32        trust
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+def authority() -> Iterator[Authority]:
+    """In a folder that the server can enter, whoever it runs as."""
+    with TemporaryDirectory(prefix="semel-") as folder:
+        Path(folder).chmod(0o755)
+        yield Authority(Path(folder))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,9 @@ def server(authority: Authority) -> Iterator[PostgresServer]:
     settings = {"ssl": "on", "ssl_cert_file": f"{ours}.pem", "ssl_key_file": f"{ours}.key"}
     settings |= {"ssl_ca_file": str(authority.certificate), "hba_file": str(hba)}
     settings |= {"max_connections": "60"}
-    with PostgresServer(tcp=True, settings=settings) as started:
+    server = PostgresServer(tcp=True, settings=settings)
+    server.way.give(Path(f"{ours}.key"))
+    with server as started:
         with psycopg.connect(started.url, autocommit=True) as connection:
             for role in ("shop", "token"):
                 connection.execute(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD 'first'".encode())
