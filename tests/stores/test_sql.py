@@ -27,7 +27,7 @@ from semel.testing.contract.records import SNAPSHOT
 from semel.testing.contract.terms import terms
 from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
 from tests.stores.together import SOON, claim, complete, forked, hurried, raced, rival
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, auntil, until
 
 pytestmark = pytest.mark.anyio
 
@@ -525,6 +525,24 @@ def test_each_event_loop_has_its_own_connections(database: Database) -> None:
         assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
         with database.admin() as ask:
             until_alone(database, ask)
+
+
+@pytest.mark.parametrize("options", [{"max_lifetime": 1e-6}, {"max_idle": 1e-6}], ids=list)
+async def test_connections_past_their_time_or_not_needed_are_closed(
+    database: Database, options: dict[str, float]
+) -> None:
+    def are_gone() -> bool:
+        backend.trim_pools()  # as maintenance does; loops have a timer
+        return backend.pool_statistics()["operations"].size == 0
+
+    async with database.aopened(**options) as backend:
+        for _ in range(3):
+            assert isinstance(await backend.awaited().perform(claim()), Claimed)
+            await auntil(are_gone)
+            assert isinstance(await asyncio.to_thread(backend.blocking().perform, claim()), Claimed)
+            await auntil(are_gone)
+        assert backend.pool_statistics()["operations"].opened == 6
+        backend.close()
 
 
 def test_a_forked_child_opens_its_own_connections(database: Database) -> None:

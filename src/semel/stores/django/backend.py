@@ -32,8 +32,10 @@ from semel.stores.django.transactions import (
 )
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.options import in_url
+from semel.stores.sql.backend import ServerBackend
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import upgrade
+from semel.stores.sql.pooled import PoolStatistics, total
 from semel.stores.sql.statements import drive
 
 R = TypeVar("R")
@@ -192,6 +194,18 @@ class DjangoBackend(base.PrintableBackend):
         """What semel's own backend on the same database finds."""
         own = None if self._private else self._own()
         return own.examine() if isinstance(own, base.Examined) else ()
+
+    def pool_statistics(self) -> dict[str, PoolStatistics]:
+        """Of semel's own connections; Django's are Django's."""
+        found = [each.pool_statistics() for each in self._servers()]
+        return {name: total(each[name] for each in found) for name in found[0]} if found else {}
+
+    def trim_pools(self) -> None:
+        for backend in self._servers():
+            backend.trim_pools()
+
+    def _servers(self) -> list[ServerBackend]:
+        return [each for each in list(self._backends.values()) if isinstance(each, ServerBackend)]
 
     def close(self) -> None:
         for backend in list(self._backends.values()):
