@@ -17,6 +17,7 @@ from django.urls import path
 from psycopg.conninfo import conninfo_to_dict
 
 import semel
+from semel.stores.mysql.settings import parse
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="semel-")
@@ -77,6 +78,36 @@ def add_postgres(url: str, **options: Any) -> None:
     if hasattr(handler._connections, "pg"):
         del handler["pg"]
     make_tables("pg")
+
+
+def add_mysql(url: str, **options: Any) -> None:
+    """The same on MariaDB, under the alias ``my``.
+
+    Django asks for mysqlclient, which is GPL, by its version; PyMySQL says what it is told to.
+    """
+    import pymysql
+
+    handler: Any = connections
+    if not hasattr(pymysql, "_semel"):
+        told: Any = pymysql
+        told._semel = True
+        told.version_info, told.__version__ = (2, 2, 7, "final", 0), "2.2.7"
+        pymysql.install_as_MySQLdb()
+    at = parse(url, {})
+    handler.settings["my"] = {
+        **handler.settings["default"],
+        "ENGINE": "django.db.backends.mysql",
+        "OPTIONS": {},
+        "NAME": at.database,
+        "USER": at.user,
+        "PASSWORD": "",
+        "HOST": at.socket or at.host,
+        "PORT": "" if at.socket else str(at.port),
+        **options,
+    }
+    if hasattr(handler._connections, "my"):
+        del handler["my"]
+    make_tables("my")
 
 
 class Urls:

@@ -4,21 +4,23 @@ import asyncio
 import sqlite3
 import unittest
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import Any
 
 import django.test
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 
 import semel
 from semel.core.operations.requests import NoRecord, Read
 from semel.errors import ConfigurationError
 from semel.frameworks.django import guarded
+from tests.databases import connect, end_connections, executed
 from tests.frameworks import django_site
-from tests.frameworks.django_site import GUARD, Row, Site, add_postgres, make_tables
+from tests.frameworks.django_site import GUARD, Row, Site, add_mysql, add_postgres, make_tables
 from tests.stores.relay import hang_up
 from tests.waiting import PATIENCE, until
 from tests.web.cable import Cable, Line
@@ -38,10 +40,13 @@ def sqlite() -> Iterator[str]:
         editor.delete_model(Row)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def alias(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return str(request.getfixturevalue("sqlite"))
+    if request.param == "mysql":
+        add_mysql(request.getfixturevalue("mariadb_url"))
+        return "my"
     add_postgres(request.getfixturevalue("postgres_url"))
     return "pg"
 
@@ -400,14 +405,21 @@ def cut_after(line: Line, message: bytes) -> None:
 
 @pytest.mark.parametrize(("colour", "awaited"), [("wsgi", None), ("asgi", anothing)])
 @pytest.mark.parametrize("cut", [cut_before, cut_after])
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
 def test_a_commit_that_nobody_answered_is_looked_up(
-    postgres_url: str, begin: Begin, cut: Any, colour: str, awaited: Any
+    request: pytest.FixtureRequest,
+    begin: Begin,
+    cut: Any,
+    colour: str,
+    awaited: Any,
+    server: str,
 ) -> None:
     """Django's own connection is cut at its COMMIT: before the server has it, or after."""
     reached = cut is cut_after
-    with Cable(postgres_url) as cable:
-        add_postgres(cable.url)
-        shop = begin("pg", nothing, awaited=awaited, colour=colour)
+    with Cable(request.getfixturevalue(f"{server}_url")) as cable:
+        (add_postgres if server == "postgres" else add_mysql)(cable.url)
+        alias = "pg" if server == "postgres" else "my"
+        shop = begin(alias, nothing, awaited=awaited, colour=colour)
         cable.cut = cut
         first = shop.send()
         assert cable.cut is None
@@ -416,7 +428,7 @@ def test_a_commit_that_nobody_answered_is_looked_up(
         assert [shop.send().status for _ in range(2)] == [201, 201]
         assert len(shop.ran) == (1 if reached else 2)
         assert shop.left() == (1, True)
-        connections["pg"].close()
+        connections[alias].close()
 
 
 def test_on_commit_runs_after_the_commit_and_only_then(alias: str, begin: Begin) -> None:
@@ -475,19 +487,19 @@ def test_a_view_that_closes_the_connection_has_done_nothing(alias: str, begin: B
     assert shop.left() == (1, True)
 
 
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
 def test_a_connection_that_died_while_it_was_kept_is_replaced(
-    postgres_url: str, begin: Begin
+    request: pytest.FixtureRequest, begin: Begin, server: str
 ) -> None:
-    add_postgres(postgres_url, CONN_MAX_AGE=None)
-    shop = begin("pg", nothing)
+    url = request.getfixturevalue(f"{server}_url")
+    (add_postgres if server == "postgres" else add_mysql)(url, CONN_MAX_AGE=None)
+    alias = "pg" if server == "postgres" else "my"
+    shop = begin(alias, nothing)
     assert shop.send().status == 201
-    raw = connections["pg"].connection
-    assert raw is not None, "CONN_MAX_AGE keeps it"
-    pid = raw.info.backend_pid
-    Row.objects.using("pg").first()
+    assert connections[alias].connection is not None, "CONN_MAX_AGE keeps it"
+    Row.objects.using(alias).first()
     shop.key = new_key()
-    with psycopg_of(postgres_url) as other:
-        other.execute("SELECT pg_terminate_backend(%s, %s)", (pid, int(PATIENCE * 1000)))
+    end_connections(url)
     assert shop.send().status == 201
     assert shop.left() == (1, True)
 
@@ -513,6 +525,95 @@ def test_another_isolation_level_does_not_hide_what_the_lock_protects(
 
     shop = begin("pg", look)
     assert (shop.send().status, levels) == (201, ["read committed"])
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_nor_does_one_of_mariadb_s(mariadb_url: str, begin: Begin, level: str) -> None:
+    add_mysql(mariadb_url, OPTIONS={"isolation_level": level})
+    levels: list[str] = []
+
+    def look(request: Any) -> None:
+        with connections["my"].cursor() as cursor:
+            cursor.execute(
+                "SELECT trx_isolation_level FROM information_schema.innodb_trx "
+                "WHERE trx_mysql_thread_id = CONNECTION_ID()"
+            )
+            levels.extend(cursor.fetchone() or ())
+
+    shop = begin("my", look)
+    assert (shop.send().status, levels) == (201, ["READ COMMITTED"])
+    with connections["my"].cursor() as cursor:
+        cursor.execute("SELECT @@tx_isolation")
+        assert cursor.fetchone() == (level.replace(" ", "-").upper(),)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_view_that_makes_a_table_on_mariadb_is_in_doubt(
+    mariadb_url: str, begin: Begin, raises: bool
+) -> None:
+    """It commits what came before it, whatever the view says then."""
+    add_mysql(mariadb_url)
+
+    def make(request: Any) -> None:
+        with connections["my"].cursor() as cursor:
+            cursor.execute("CREATE TABLE another (id int)")
+        if raises:
+            raise RuntimeError("nothing happened, it thinks")
+
+    shop = begin("my", make)
+    assert shop.send().status == 500
+    assert shop.send().code == "outcome-unknown"
+    assert len(shop.ran) == 1
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_after_a_deadlock_on_mariadb_nothing_is_kept_and_a_retry_runs(
+    mariadb_url: str, begin: Begin, catches: bool
+) -> None:
+    add_mysql(mariadb_url)
+    one, two = (Row.objects.using("my").create(name=name).pk for name in ("one", "two"))
+    held = "UPDATE site_row SET name = name WHERE id = {}".format
+
+    def collide(request: Any) -> None:
+        """The server undoes the one that wrote less."""
+        if len(shop.ran) > 1:
+            return
+        with (
+            closing(connect(mariadb_url)) as rival,
+            closing(connect(mariadb_url)) as look,
+            connections["my"].cursor() as cursor,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            executed(rival, "START TRANSACTION")
+            executed(rival, held(one))
+            executed(rival, "INSERT INTO site_row (name) SELECT 'x' FROM seq_1_to_500")
+            cursor.execute(held(two))
+            waiting = threads.submit(executed, rival, held(two))
+            found = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+            until(lambda: executed(look, "DO SLEEP(0.15)") or executed(look, found))
+            try:
+                cursor.execute(held(one))
+            except OperationalError:
+                if not catches:
+                    raise
+            finally:
+                waiting.result(PATIENCE)
+                executed(rival, "ROLLBACK")
+
+    shop = begin("my", collide)
+    assert shop.send().status in (500, 503)
+    assert shop.left() == (0, False)
+    assert (shop.send().status, shop.send().replayed) == (201, True)
+    assert shop.left() == (1, True)
+
+
+def test_no_lock_of_mariadb_is_left_on_django_s_connection(mariadb_url: str, begin: Begin) -> None:
+    add_mysql(mariadb_url, CONN_MAX_AGE=None)
+    shop = begin("my", nothing)
+    assert shop.send().status == 201
+    with connections["my"].cursor() as cursor:
+        cursor.execute("SELECT RELEASE_ALL_LOCKS(), @@wait_timeout = @@GLOBAL.wait_timeout")
+        assert cursor.fetchone() == (0, 1)
 
 
 def test_a_request_that_runs_is_told_at_once(alias: str, begin: Begin) -> None:
@@ -628,14 +729,6 @@ def test_while_djangos_tests_are_run_everything_is_in_their_transaction(sqlite: 
     assert (result.errors, result.failures, ran) == ([], [], [1])
     assert not guard.once(key, lambda: ran.append(1), name="it").replayed
     guard.close()
-
-
-def test_mysql_has_no_transactions_and_that_is_said_at_the_start() -> None:
-    settings = connections.settings
-    settings["my"] = {**settings["default"], "ENGINE": "django.db.backends.mysql", "NAME": "shop"}
-    with pytest.raises(ConfigurationError, match="no transactions"):
-        semel.Guard("django://my", tenant=None, policy=ATOMIC)
-    del settings["my"]
 
 
 @pytest.mark.parametrize("url", ["django://", "django://none", "django://default?colour=red"])

@@ -7,7 +7,7 @@ the NAME, USER and OPTIONS of each engine, and the option file that a MySQL driv
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from configparser import Error, RawConfigParser
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -44,7 +44,7 @@ T = TypeVar("T", bound=DjangoTransaction)
 _CAPABILITIES: Final = {
     "sqlite": base.Capabilities(durable=True, shared=True, transactions=True, one_writer=True),
     "postgresql": base.Capabilities(durable=True, shared=True, transactions=True),
-    "mysql": base.Capabilities(durable=True, shared=True, transactions=False),
+    "mysql": base.Capabilities(durable=True, shared=True, transactions=True),
 }
 _ENGINES: Final = {
     "sqlite3": "sqlite",
@@ -95,12 +95,7 @@ class DjangoBackend(base.PrintableBackend):
 
     @property
     def _engine(self) -> DjangoEngine:
-        name = engine_of(self._alias)
-        if name not in ENGINES:
-            raise ConfigurationError(
-                f"Django on {name}: semel cannot join Django's own transactions"
-            )
-        return ENGINES[name]
+        return ENGINES[engine_of(self._alias)]
 
     @property
     def _private(self) -> bool:
@@ -108,12 +103,9 @@ class DjangoBackend(base.PrintableBackend):
         tests run.
 
         A test's transaction must undo what its requests wrote, and a connection of semel's own
-        would keep a test database from being dropped. MySQL drops it in any case, and semel never
-        uses Django's connection to MySQL.
+        would keep a test database from being dropped.
         """
         engine, wrapper = engine_of(self._alias), cast("Any", connections[self._alias])
-        if engine == "mysql":
-            return False
         return testing() or (engine == "sqlite" and wrapper.is_in_memory_db())
 
     def _own(self) -> base.Backend:
@@ -157,8 +149,7 @@ class DjangoBackend(base.PrintableBackend):
         if hold is None:
             return None
         wrapper = connections[self._alias]
-        psycopg: Any = sys.modules.get("psycopg")
-        lost = (django_errors.OperationalError, *((psycopg.OperationalError,) if psycopg else ()))
+        lost = (django_errors.OperationalError, django_errors.InterfaceError, *_driver_losses())
         for again in (True, False):
             opened = kind(wrapper, self._engine, hold)
             try:
@@ -214,6 +205,14 @@ class DjangoBackend(base.PrintableBackend):
     async def aclose(self) -> None:
         for backend in list(self._backends.values()):
             await backend.aclose()
+
+
+def _driver_losses() -> Iterator[type[Exception]]:
+    """What drivers that are loaded raise when a connection is lost."""
+    for name in ("psycopg", "pymysql", "MySQLdb"):
+        driver: Any = sys.modules.get(name)
+        if driver is not None:
+            yield from (driver.OperationalError, driver.InterfaceError)
 
 
 class DjangoConnectionStore:

@@ -11,6 +11,8 @@ import re
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from math import ceil
+from secrets import token_hex
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -44,6 +46,8 @@ _ELSEWHERE: Final = (
     "the two would not be one transaction. Keep these models in the guard's database, write there "
     "by an effect, or leave out mode='atomic'"
 )
+UNDOES_ALL: Final = (1213, 1020)
+"""Errors of MariaDB and MySQL that undo the whole transaction: a deadlock, a conflict."""
 _READS: Final = re.compile(
     r"(?:\s|\(|/\*.*?\*/)*(?:SELECT|SHOW|SET|BEGIN|SAVEPOINT|RELEASE|ROLLBACK)\b", re.I | re.S
 )
@@ -56,9 +60,16 @@ def _forget_old_errors(execute: Any, sql: Any, params: Any, many: Any, context: 
     Django keeps its last error in ``rollback_exc`` for ever; only ``needs_rollback`` says whether
     that error still spoils the open block.
     """
-    if not context["connection"].needs_rollback:
-        context["connection"].rollback_exc = None
-    return execute(sql, params, many, context)
+    wrapper = context["connection"]
+    if not wrapper.needs_rollback:
+        wrapper.rollback_exc = None
+    try:
+        return execute(sql, params, many, context)
+    except django_errors.OperationalError as error:
+        if wrapper.vendor == "mysql" and error.args and error.args[0] in UNDOES_ALL:
+            # Nothing is left to go back to; Django refuses what follows.
+            wrapper.needs_rollback, wrapper.rollback_exc = True, error
+        raise
 
 
 def _refuse_writes(execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
@@ -125,6 +136,8 @@ class DjangoTransaction:
 
     def _perform(self, op: StoreOperation[R]) -> R:
         self._demand_open()
+        if self._inner is None and self._wrapper.needs_rollback:
+            raise StoreUnavailable(_NOT_COMMITTED, applied=False)  # there was nothing to go back to
         return self._engine.joined(self._wrapper).perform(op)
 
     def savepoint(self) -> None:
@@ -154,6 +167,8 @@ class DjangoTransaction:
         blocks: list[Any] = self._wrapper.atomic_blocks
         if not blocks or blocks[-1] is not inner:
             raise ConfigurationError(_LEFT_OPEN)
+        if error is not None:
+            self._run(lambda: self._engine.go_back(self._wrapper))
         self._run(lambda: inner.__exit__(type(error) if error else None, error, None))
 
     def _watch(self, on: bool) -> None:
@@ -216,6 +231,8 @@ class DjangoTransaction:
             return error
         except Exception as error:
             return self._engine.semel_error(error, applied=None)
+        finally:
+            self._engine.release(wrapper)
         if not nested:
             wrapper.run_on_commit = hooks
             try:
@@ -241,6 +258,7 @@ class DjangoTransaction:
                 block.__exit__(_Undone, _Undone(), None)
             if blocks and blocks[-1] is block:
                 blocks.pop()
+        self._engine.release(self._wrapper)
 
     def sever(self, why: str) -> bool:
         if self._end is not None:
@@ -342,6 +360,13 @@ class DjangoSqliteEngine:
             return missing(outage(cause, applied=applied))
         return StoreUnavailable(f"SQLite: {cause}", applied=applied)
 
+    def go_back(self, wrapper: Any) -> None:
+        """Before Django goes back to the handler's savepoint: raises when that is gone, of which
+        Django itself would not tell."""
+
+    def release(self, wrapper: Any) -> None:
+        """After the end: give back what does not end with the transaction."""
+
     def committing(self, wrapper: Any) -> AbstractContextManager[None]:
         """For the commit: raises when the server reports a success it is not sure of."""
         return nullcontext()
@@ -359,6 +384,10 @@ class DjangoSqliteEngine:
 
 class DjangoPostgresEngine:
     """The same for PostgreSQL, which has the identity's advisory lock."""
+
+    def go_back(self, wrapper: Any) -> None: ...
+
+    def release(self, wrapper: Any) -> None: ...
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
         enter()
@@ -428,9 +457,105 @@ class DjangoPostgresEngine:
         return True
 
 
-DjangoEngine: TypeAlias = DjangoSqliteEngine | DjangoPostgresEngine
+class DjangoMysqlEngine:
+    """The same for MariaDB and MySQL, over mysqlclient or PyMySQL.
+
+    Django turns autocommit off for a transaction: what a handler writes after a statement that has
+    ended it is not committed. The savepoint of the handler's block tells that it was ended.
+    """
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        if not wrapper.in_atomic_block:
+            # Of the next transaction alone; whatever level Django sets.
+            _ask_mysql(wrapper, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        enter()
+        return True
+
+    def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
+        """A phase has a lock too: by that alone a connection is known (`sever`)."""
+        from semel.stores.mysql.transaction import OF_CLUSTER, lock_name
+
+        if _ask_mysql(wrapper, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'") in (("wsrep_on", "ON"),):
+            raise ConfigurationError(OF_CLUSTER)
+        name = f"'semel.{token_hex(16)}'" if identity is None else lock_name(identity)
+        held, won, idle = _ask_mysql(wrapper, f"SELECT {name}, GET_LOCK({name}, 0), @@wait_timeout")
+        wrapper.semel_lock = (held, idle) if won == 1 else None
+        if won == 1 and limit is not None:
+            _ask_mysql(wrapper, f"SET wait_timeout = LEAST({idle}, {max(1, ceil(limit))})")
+        return bool(won == 1)
+
+    def joined(self, wrapper: Any) -> Store:
+        from semel.stores.mysql.joined_stores import joined_store
+
+        store: Any = joined_store(wrapper.connection)
+        return SchemaHintStore(store)
+
+    def in_transaction(self, wrapper: Any) -> bool:
+        """Whether it is still the one that was begun, its savepoint tells in the end."""
+        return wrapper.connection is not None
+
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        from semel.stores.mysql.errors import NO_SUCH_SAVEPOINT, driver_fault, store_error
+        from semel.stores.mysql.transaction import refused_commit
+
+        cause = _cause(error)
+        if not isinstance(cause, Exception) or isinstance(cause, SemelError):
+            return StoreUnavailable(f"MySQL: {cause}", applied=applied)
+        fault = driver_fault(cause)
+        if applied is None or fault.code == NO_SUCH_SAVEPOINT:
+            return refused_commit(fault)
+        return missing(store_error(fault, doubt=False))
+
+    def go_back(self, wrapper: Any) -> None:
+        if wrapper.needs_rollback and wrapper.rollback_exc is not None:
+            (code, *_) = wrapper.rollback_exc.args or (None,)
+            if code in UNDOES_ALL:
+                raise StoreUnavailable(f"MySQL: {wrapper.rollback_exc}", applied=False)
+        _ask_mysql(wrapper, f"ROLLBACK TO SAVEPOINT `{wrapper.savepoint_ids[-1]}`")
+
+    def release(self, wrapper: Any) -> None:
+        """Where that fails the connection is closed, and its lock ends with it."""
+        held, wrapper.semel_lock = getattr(wrapper, "semel_lock", None), None
+        if held is None or wrapper.connection is None:
+            return
+        name, idle = held
+        try:
+            _ask_mysql(wrapper, f"DO RELEASE_LOCK('{name}')")
+            _ask_mysql(wrapper, f"SET wait_timeout = {idle}")
+        except Exception:
+            with suppress(Exception):
+                wrapper.close()
+
+    def committing(self, wrapper: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def sever(self, wrapper: Any) -> bool:
+        """By another connection: mysqlclient does not tell its socket."""
+        from semel.stores.django.backend import mysql_url
+        from semel.stores.mysql.settings import parse
+        from semel.stores.mysql.transaction import kill
+
+        held = getattr(wrapper, "semel_lock", None)
+        if held is not None and wrapper.connection is not None:
+            settings = parse(mysql_url(wrapper.settings_dict), {})
+            kill(settings, held[0], wrapper.connection.thread_id())
+        return True
+
+
+def _ask_mysql(wrapper: Any, statement: str) -> Any:
+    """The first row, if there are any. By the driver: Django's own cursors are watched."""
+    cursor = wrapper.connection.cursor()
+    try:
+        cursor.execute(statement)
+        return cursor.fetchone() if cursor.description else None
+    finally:
+        cursor.close()
+
+
+DjangoEngine: TypeAlias = DjangoSqliteEngine | DjangoPostgresEngine | DjangoMysqlEngine
 ENGINES: Final[dict[str, DjangoEngine]] = {
     "sqlite": DjangoSqliteEngine(),
     "postgresql": DjangoPostgresEngine(),
+    "mysql": DjangoMysqlEngine(),
 }
 """What differs between the databases whose transactions semel can join."""

@@ -264,12 +264,16 @@ def cancel(conn: MysqlConnection) -> None:
     """A server that is busy does not notice that its client is gone. A commit is left to its end:
     one that waits for a replica is done when it is interrupted, but not safe."""
     if conn.lock is not None and conn.busy is not None and "COMMIT" not in str(conn.busy):
-        number = conn.connection.thread_id()
-        Thread(target=_kill, args=(conn.settings, conn.lock, number), daemon=True).start()
+        kill(conn.settings, conn.lock, conn.connection.thread_id())
+
+
+def kill(settings: Any, lock: str, number: int) -> None:
+    """Let the server end the connection of that number, if it has that lock: after a failover the
+    number may be another's. In a thread, because nobody waits for it."""
+    Thread(target=_kill, args=(settings, lock, number), daemon=True).start()
 
 
 def _kill(settings: Any, lock: str, number: int) -> None:
-    """After a failover the number may be another connection's: that one has not this lock."""
     from semel.stores.mysql.pool_sync import connect
 
     with suppress(Exception), closing(connect(settings)) as other, other.cursor() as cursor:
