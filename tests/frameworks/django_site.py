@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import semel
 from semel.stores.mysql.settings import parse
+from tests.databases import as_mysqlclient
 from tests.web.drive import AsgiDriver, Driver, WsgiDriver
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="semel-")
@@ -81,18 +82,9 @@ def add_postgres(url: str, **options: Any) -> None:
 
 
 def add_mysql(url: str, **options: Any) -> None:
-    """The same on MariaDB, under the alias ``my``.
-
-    Django asks for mysqlclient, which is GPL, by its version; PyMySQL says what it is told to.
-    """
-    import pymysql
-
+    """The same on MariaDB, under the alias ``my``."""
+    as_mysqlclient()
     handler: Any = connections
-    if not hasattr(pymysql, "_semel"):
-        told: Any = pymysql
-        told._semel = True
-        told.version_info, told.__version__ = (2, 2, 7, "final", 0), "2.2.7"
-        pymysql.install_as_MySQLdb()
     at = parse(url, {})
     handler.settings["my"] = {
         **handler.settings["default"],

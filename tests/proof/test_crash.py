@@ -31,7 +31,7 @@ SMALL = [
     pytest.param("sqlite", Plan(colours=("asgi",), workers=12), 80, id="sqlite-asgi"),
     pytest.param("sqlite", Plan(("probed", "atomic"), ("wsgi",)), 20, id="sqlite-wsgi"),
     pytest.param("postgresql", Plan(("atomic", "resumed")), 50, id="postgresql"),
-    pytest.param("mariadb", Plan(("probed",), ("asgi",)), 10, id="mariadb"),
+    pytest.param("mariadb", Plan(("atomic", "resumed"), ("asgi",)), 20, id="mariadb"),
     pytest.param("valkey", Plan(("probed", "deferred"), ("wsgi",), workers=4), 14, id="valkey"),
     pytest.param("sqlite", Plan(("probed",), FUNCTIONS), 20, id="functions"),
     pytest.param("valkey", Plan(("manual-stream",), ("asgi",)), 14, id="streams-asgi"),

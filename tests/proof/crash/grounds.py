@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from semel.stores import open_backend
+from tests.databases import connect, executed
 from tests.proof.crash.provider import Entry
 from tests.proof.crash.shop import BOOKED
 from tests.servers import MariadbServer, PostgresServer, ValkeyServer
@@ -32,16 +30,14 @@ class Ground:
 
     def connect(self) -> Any:
         """A connection of the auditor's own."""
-        if self.url.startswith("sqlite"):
-            return closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=20))
-        return psycopg.connect(self.url, autocommit=True)
+        return closing(connect(self.url))
 
     def booked(self) -> list[Entry]:
         """The rows that were written in one transaction with their records."""
         if not self.tables:
             return []
         with self.connect() as connection:
-            rows = connection.execute("SELECT item, nonce FROM booked").fetchall()
+            rows = executed(connection, "SELECT item, nonce FROM booked")
         return [Entry("charged", *row) for row in rows]
 
 
@@ -57,7 +53,7 @@ def ground(store: str, folder: Path, server: Callable[[], Any]) -> Iterator[Grou
     elif store == "mariadb":
         mariadb: MariadbServer = server()
         with mariadb.database() as url:
-            yield _found(Ground(url, tables=False))
+            yield _found(Ground(url))
     else:
         valkey: ValkeyServer = server()
         prefix = f"crash{os.urandom(6).hex()}"
@@ -70,7 +66,7 @@ def _found(made: Ground) -> Ground:
         backend.migrate()
     if made.tables:
         with made.connect() as connection:
-            connection.execute(BOOKED)
+            executed(connection, BOOKED)
     return made
 
 

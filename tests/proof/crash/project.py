@@ -20,6 +20,8 @@ from django.urls import path
 from psycopg.conninfo import conninfo_to_dict
 
 import semel
+from semel.stores.mysql.settings import parse
+from tests.databases import as_mysqlclient
 from tests.proof.crash.shop import STREAMED, Shop, answer, pieces
 
 settings.configure(
@@ -68,6 +70,8 @@ def database(store: str) -> str:
         told["OPTIONS"] = {"timeout": 20}
     elif store.startswith("postgresql"):
         told = _postgresql(store)
+    elif store.startswith("mysql"):
+        told = _mysql(store)
     else:
         return store
     handler: Any = connections
@@ -84,6 +88,13 @@ def _postgresql(url: str) -> dict[str, Any]:
     told = conninfo_to_dict(url)
     named = {theirs: told.get(ours) or "" for theirs, ours in _NAMES.items()}
     return {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {}, **named}
+
+
+def _mysql(url: str) -> dict[str, Any]:
+    as_mysqlclient()
+    at = parse(url, {})
+    named = {"NAME": at.database, "USER": at.user, "HOST": at.socket or at.host}
+    return {"ENGINE": "django.db.backends.mysql", "OPTIONS": {}, **named}
 
 
 def application(shop: Shop, colour: str) -> Any:

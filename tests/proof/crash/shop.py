@@ -6,7 +6,6 @@ bare ASGI and bare WSGI; `ways` has those of frameworks, and functions.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ import semel
 from semel.stores import open_backend
 from semel.web.asgi_exchange import Receive, Scope, Send
 from semel.web.wsgi import Environ, StartResponse
+from tests.databases import aexecuted, executed
 from tests.proof.crash.boundaries import Boundaries, WatchedBackend
 from tests.proof.crash.provider import Provider
 from tests.waiting import PATIENCE
@@ -37,6 +37,7 @@ LEFT_TO_PEOPLE: Final = ("manual", "manual-stream")
 EFFECTLESS: Final = ("released", "requeued")
 DEFERRED: Final = ("deferred", "requeued")
 BOOKED: Final = "CREATE TABLE booked (item VARCHAR(80), nonce VARCHAR(80))"
+BOOK: Final = "INSERT INTO booked VALUES (%s, %s)"
 
 Answer = tuple[int, tuple[tuple[bytes, bytes], ...], bytes]
 
@@ -198,13 +199,10 @@ class Shop:
         return nonce
 
     def _book(self, connection: Any, order: str, nonce: str) -> None:
-        connection.execute(_insert(connection), (order, nonce))
+        executed(connection, BOOK, (order, nonce))
 
     async def _abook(self, connection: Any, order: str, nonce: str) -> None:
-        if isinstance(connection, sqlite3.Connection):
-            self._book(connection, order, nonce)
-        else:
-            await connection.execute(_insert(connection), (order, nonce))
+        await aexecuted(connection, BOOK, (order, nonce))
 
 
 def _happened(inquiry: semel.Inquiry, nonce: str | None) -> semel.Happened:
@@ -212,8 +210,3 @@ def _happened(inquiry: semel.Inquiry, nonce: str | None) -> semel.Happened:
     if inquiry.name is None:
         return semel.Happened(semel.Response(*answer(nonce)))
     return semel.Happened(nonce if inquiry.name == "effect" else result(nonce))
-
-
-def _insert(connection: Any) -> str:
-    mark = "?" if isinstance(connection, sqlite3.Connection) else "%s"
-    return f"INSERT INTO booked VALUES ({mark}, {mark})"

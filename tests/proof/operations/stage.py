@@ -21,6 +21,7 @@ from semel.web.wsgi import Environ, StartResponse, WsgiApp
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
 from semel.worker.stored_runs import StoredRuns
+from tests.databases import aexecuted, executed
 from tests.stores.harness import Harness
 from tests.web.bank import Ledger
 from tests.web.client import BODY, Reply
@@ -140,9 +141,7 @@ class Stage:
                 body = self._stumbled(await op.call("charged", self._charge))
             elif path == "/atomic":
                 nonce = uuid4().hex
-                done = semel.async_operation().transaction.execute(self._insert(nonce))
-                if hasattr(done, "__await__"):
-                    await done
+                await aexecuted(semel.async_operation().transaction, self._insert(nonce))
                 body = _told(nonce)
             else:
                 status, body = self._answer(path)
@@ -162,7 +161,7 @@ class Stage:
                 body = self._stumbled(op.call("charged", self._charge))
             elif path == "/atomic":
                 nonce = uuid4().hex
-                semel.operation().transaction.execute(self._insert(nonce))
+                executed(semel.operation().transaction, self._insert(nonce))
                 body = _told(nonce)
             else:
                 status, body = self._answer(path)

@@ -149,7 +149,7 @@ class DjangoBackend(base.PrintableBackend):
         if hold is None:
             return None
         wrapper = connections[self._alias]
-        lost = (django_errors.OperationalError, django_errors.InterfaceError, *_driver_losses())
+        lost: tuple[type[Exception], ...] = (django_errors.OperationalError, *_driver_losses())
         for again in (True, False):
             opened = kind(wrapper, self._engine, hold)
             try:
