@@ -18,8 +18,9 @@ from semel.core.frozen import replace
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.records import Headers, Response
 from semel.errors import ConfigurationError, SemelError
-from semel.runtime.operation import fitting_operation, note, watched
+from semel.runtime.operation import current_run, fitting_operation, note, watched
 from semel.runtime.transactions import Transact
+from semel.stores.open_transactions import in_event_loop
 from semel.web.body import Body, SpooledBody, reader, size_of
 from semel.web.pipeline import refuse_awaiting
 from semel.web.routes import find_flask_tag, rule_path, tagged_view, without_slash
@@ -38,14 +39,14 @@ except ImportError as missing:
     ) from missing
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, scoped_session
 
     from semel.guard import Guard
     from semel.runtime.operation import Operation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["guarded", "install", "operation", "session", "transaction"]
+__all__ = ["guarded", "install", "join", "operation", "session", "transaction"]
 
 NAME: Final = "semel"
 """The name of the guard among the application's extensions."""
@@ -93,6 +94,40 @@ def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[F], F]:
         return cast("F", tag(own)(claimed))
 
     return decorate
+
+
+def join(sessions: scoped_session[Any]) -> None:
+    """Let a scoped session, ``db.session`` of Flask-SQLAlchemy, be part of open transactions.
+
+    In an atomic view, and in a phase, it is the session of semel's transaction; elsewhere it is
+    what it was. The guard's store must be the database that the models are in.
+    """
+    plain: Any = sessions.registry
+    if isinstance(plain, JoiningRegistry):
+        raise ConfigurationError("these sessions are joined already")
+    sessions.registry = cast("Any", JoiningRegistry(plain))
+
+
+class JoiningRegistry:
+    """The registry of a scoped session. ``plain``: the one that it had."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        self.has, self.set, self.clear = plain.has, plain.set, plain.clear
+
+    def __call__(self) -> Any:
+        run = current_run()
+        opened: Any = None if run is None else run.lease.transaction
+        if opened is None:
+            return self._plain()
+        if in_event_loop():
+            raise ConfigurationError(
+                "this session blocks: in an async view of an atomic route use "
+                "semel.async_operation().session"
+            )
+        joined = opened.session
+        joined.semel_beside = self._plain() if self._plain.has() else None
+        return joined
 
 
 class InstalledGuard:

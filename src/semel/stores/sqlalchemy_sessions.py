@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
@@ -173,10 +173,31 @@ class GuestSession(Session):
         self._semel_given = connection
         self._semel_joined: sqlalchemy.Connection | None = None
         self._semel_over = False
+        self.semel_beside: Session | None = None
+        """The application's own session of this request, if it has one already."""
 
-    def get_bind(self, *_: Any, **__: Any) -> sqlalchemy.Connection:
+    def flush(self, objects: Sequence[Any] | None = None) -> None:
+        """Refuse where objects of the other session were changed: their changes would be lost."""
+        beside = self.semel_beside
+        if beside is not None and (beside.new or beside.dirty or beside.deleted):
+            changed = type(next(iter({*beside.new, *beside.dirty, *beside.deleted}))).__name__
+            raise ConfigurationError(
+                f"a {changed} that was loaded before the transaction began was changed in it: "
+                "bring it over first, with merge() of the session"
+            )
+        super().flush(objects)
+
+    def get_bind(self, mapper: Any = None, **given: Any) -> sqlalchemy.Connection:
         if self._semel_over:
             raise ConfigurationError(OVER)
+        table: Any = (
+            given.get("clause") if mapper is None else sqlalchemy.inspect(mapper).local_table
+        )
+        info: Any = getattr(getattr(table, "metadata", None), "info", {})
+        if info.get("bind_key") is not None:
+            raise ConfigurationError(
+                f"{table} is in the database {info['bind_key']!r}, outside semel's transaction"
+            )
         if self._semel_joined is None:
             token = _given.set(self._semel_given)
             try:
