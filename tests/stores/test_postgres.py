@@ -371,3 +371,11 @@ async def test_behind_a_transaction_pooler_fifty_at_once_need_two_connections(
                 )
             assert all(isinstance(reply, ops.Claimed) for reply in replies)
             backend.close()
+
+
+def test_without_poll_as_under_eventlet_it_waits_all_the_same(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(database.url) as backend:
+        monkeypatch.delattr("select.poll")
+        assert isinstance(backend.blocking().perform(claim()), ops.Claimed)

@@ -44,7 +44,7 @@ class PostgresBackend(ServerBackend):
     POOL, ASYNC_POOL = PostgresPool, AsyncPostgresPool
     TRANSACTION_POOL = PostgresTransactionPool
     ASYNC_TRANSACTION_POOL = AsyncPostgresTransactionPool
-    capabilities: Final = Capabilities(durable=True, shared=True, transactions=True)
+    capabilities = Capabilities(durable=True, shared=True, transactions=True)
 
     def __init__(
         self,

@@ -91,6 +91,9 @@ def wait(conn: PostgresConnection, exchange: Exchange, deadline: float) -> Rows:
 
 def ready(conn: PostgresConnection, want: int, seconds: float) -> bool:
     """Whether there is something to read, or room to write, before that much time has passed."""
+    if not hasattr(select, "poll"):  # eventlet has taken it away; its own select() does not block
+        found = select.select([conn.fd], [conn.fd] if want & WRITE else [], [], max(0.0, seconds))
+        return any(found)
     poll = select.poll()
     poll.register(conn.fd, select.POLLIN | (select.POLLOUT if want & WRITE else 0))
     return bool(poll.poll(max(0.0, seconds) * 1000))
