@@ -95,6 +95,7 @@ def servers_are_asked_once() -> Iterator[None]:
             "mysql.protocol",
             "redis.pool_async",
             "redis.pool_sync",
+            "redis.operation_retry",
         ):
             patch.setattr(f"semel.stores.{module}.CHECK_AGAIN", 3600.0)
         yield

@@ -28,7 +28,7 @@ from semel.runtime.replay_cache import outlast
 from semel.runtime.runtime import Background, Runtime, give_runtime
 from semel.runtime.transactions import transactional
 from semel.stores import open_backend
-from semel.stores.base import Backend, performer
+from semel.stores.base import Backend, FailsOver, performer
 from semel.stores.body_cache import with_body_cache
 from semel.web.routes import Route
 from semel.web.tags import TAG, enforced, tag
@@ -118,7 +118,12 @@ class Guard:
         self.tenant = tenant
         self.events = Events(on_event)
         """Where everything worth a number or a line of the log is told."""
-        self.backend = with_body_cache(_backend(store, migrate), replay_bodies)
+        opened = _backend(store, migrate)
+        if isinstance(opened, FailsOver):
+            opened.on_failover(
+                lambda was, now: self.events.emit("store.failover", was=was, now=now)
+            )
+        self.backend = with_body_cache(opened, replay_bodies)
         if encryption is not None:
             from semel.stores.encryption import EncryptedBackend
 

@@ -24,6 +24,7 @@ from semel.core.policy import OPTION_NAMES
 from semel.stores.mysql import settings as mysql
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.settings import OWN
+from semel.stores.redis import RedisBackend
 from semel.stores.redis.settings import OPTIONS
 from tests.docs.generate import PIECES, generated, rewritten
 from tests.docs.pages import DOCS, ROOT, Block, Page, blocks, links, page, pages, plain
@@ -241,7 +242,7 @@ def test_no_page_names_an_unknown_problem(page: Page) -> None:
 def test_no_page_names_an_unknown_option(page: Page) -> None:
     named = {found[1] for word in page.code if (found := _OPTION.fullmatch(word))}
     ours = {*OPTION_NAMES, *GUARD, *FINGERPRINT, *OWN, *mysql.OWN, *mysql.SERVER, *OPTIONS, "clock"}
-    for kind in (BaseClient, PostgresBackend):
+    for kind in (BaseClient, PostgresBackend, RedisBackend):
         ours |= set(inspect.signature(kind).parameters)
     assert named - ours - OTHERS_OPTIONS == set()
 

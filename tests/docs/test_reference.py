@@ -325,7 +325,8 @@ def test_the_options_of_sqlite_are_listed_with_their_defaults() -> None:
 
 def test_the_options_of_redis_are_listed_with_their_defaults() -> None:
     settings = redis.parse("redis://", {})
-    defaults: dict[str, Any] = {name: getattr(settings, name) for name in redis.OPTIONS}
+    options = (*redis.OPTIONS, *redis.FUNCTIONS)
+    defaults: dict[str, Any] = {name: getattr(settings, name) for name in options}
     for name in ("timeout", "wait_timeout"):
         defaults[name] = timedelta(seconds=defaults[name])
     documented = first_two(STORES.table("Redis and Valkey"))

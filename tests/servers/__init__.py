@@ -5,7 +5,7 @@ from tests.servers.child import Child, ServerError
 from tests.servers.mariadb import MariadbServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
-from tests.servers.valkey import ValkeyCluster, ValkeyServer
+from tests.servers.valkey import SentinelGroup, ValkeyCluster, ValkeyServer
 
 __all__ = [
     "AppServer",
@@ -13,6 +13,7 @@ __all__ = [
     "MariadbServer",
     "PgBouncer",
     "PostgresServer",
+    "SentinelGroup",
     "ServerError",
     "ValkeyCluster",
     "ValkeyServer",

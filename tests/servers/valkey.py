@@ -5,7 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,8 @@ from tests.servers.scoped import Scoped
 from tests.servers.server import Server
 
 SLOTS = 16_384
+SERVICE = "mymaster"
+"""What Sentinels call the primary."""
 SETTINGS = {
     "bind": "127.0.0.1",
     "save": "",
@@ -233,3 +235,113 @@ class ValkeyCluster(Scoped):
     def __str__(self) -> str:
         shape = f"{len(self.primaries)}+{len(self.replicas)}"
         return f"cluster {shape} of {self.primaries[0]}"
+
+
+class Sentinel(ValkeyServer):
+    """Watches a primary. It writes what it learns into its own file, and keeps it over restarts."""
+
+    KIND = "Sentinel"
+
+    def __init__(self, primary: ValkeyServer, down_after: int, lines: Sequence[str]) -> None:
+        super().__init__()
+        self._lines = (
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"unixsocket {self.folder}/socket",
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2",
+            f"sentinel down-after-milliseconds {SERVICE} {down_after}",
+            f"sentinel failover-timeout {SERVICE} 3000",
+            *lines,
+        )
+
+    def _options(self) -> Iterator[str]:
+        file = self.folder / "sentinel.conf"
+        if not file.exists():
+            file.write_text("\n".join(self._lines) + "\n")
+        yield from (str(file), "--sentinel")
+
+    def primary(self) -> int:
+        """The port of the one it names."""
+        return int(self.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    def knows(self, replicas: int, sentinels: int) -> bool:
+        told = self.ask("SENTINEL", "MASTER", SERVICE)
+        facts = dict(zip(told[::2], told[1::2], strict=True))
+        counts = int(facts[b"num-slaves"]), int(facts[b"num-other-sentinels"])
+        return counts == (replicas, sentinels - 1) and facts[b"flags"] == b"master"
+
+
+class SentinelGroup(Scoped):
+    """A primary, its replicas, and three Sentinels that watch them.
+
+    settings: of each server. lines: of each Sentinel's file. down_after: milliseconds of silence
+    after which they replace it.
+    """
+
+    def __init__(
+        self,
+        replicas: int = 1,
+        settings: Mapping[str, str] | None = None,
+        lines: Sequence[str] = (),
+        down_after: int = 500,
+    ) -> None:
+        self.servers = [ValkeyServer(settings) for _ in range(1 + replicas)]
+        self.sentinels = [Sentinel(self.servers[0], down_after, lines) for _ in range(3)]
+
+    @property
+    def url(self) -> str:
+        where = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        return f"redis+sentinel://{where}/{SERVICE}"
+
+    @property
+    def primary(self) -> ValkeyServer:
+        """The one that all Sentinels name; they are waited for."""
+        for _ in self.sentinels[0].child.attempts():
+            named = {each.primary() for each in self.sentinels if each._child is not None}
+            if len(named) == 1:
+                (port,) = named
+                return next(each for each in self.servers if each.port == port)
+        raise AssertionError("attempts() ends by raising")
+
+    def start(self) -> Self:
+        first, *others = self.servers
+        first.start()
+        for other in others:
+            other.start()
+            other.follow(first)
+        for sentinel in self.sentinels:
+            sentinel.start()
+        for sentinel in self.sentinels:
+            self.await_known(sentinel)
+        return self
+
+    def await_known(self, sentinel: Sentinel) -> None:
+        """Until it knows all others, without which it decides nothing."""
+        for _ in sentinel.child.attempts():
+            if sentinel.knows(len(self.servers) - 1, len(self.sentinels)):
+                return
+
+    def heir_of(self, primary: ValkeyServer) -> ValkeyServer:
+        """Wait for the one that all Sentinels have put into its place."""
+        for _ in self.sentinels[0].child.attempts():
+            heir = self.primary
+            if heir is not primary and b"role:master" in heir.ask("INFO", "replication"):
+                return heir
+        raise AssertionError("attempts() ends by raising")
+
+    def fail_over(self) -> ValkeyServer:
+        """Put another one into the primary's place, whether that is there or not."""
+        before = self.primary
+        for _ in self.sentinels[0].child.attempts():
+            with suppress(redis.ResponseError):  # not while it knows of no good replica
+                self.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
+                break
+        return self.heir_of(before)
+
+    def close(self) -> None:
+        for each in (*self.sentinels, *self.servers):
+            each.close()
+
+    def __str__(self) -> str:
+        return f"3 Sentinels, {len(self.servers)} servers of {self.servers[0]}"

@@ -52,6 +52,11 @@ class TimedBackend(FaultyBackend):
         super().__init__(inner)
         self.watch_shows = 0.0
         self.claims_take = 0.0
+        self.replace: Callable[[str, str], None] = lambda was, now: None
+        """Tells the guard that its primary was replaced."""
+
+    def on_failover(self, listener: Callable[[str, str], None]) -> None:
+        self.replace = listener
 
     def before(self, op: StoreOperation[Any]) -> Fault | None:
         self.watch_shows += self.claims_take if isinstance(op, Claim) else 0.0
@@ -144,6 +149,12 @@ def circuit_open(town: Town) -> None:
         return town.guard.runtime.breaker.circuit == "open"
 
     until(is_open)
+    town.minutes(2)
+
+
+def store_failover(town: Town) -> None:
+    town.minutes(1)
+    town.store.replace("one:6379", "two:6379")
     town.minutes(2)
 
 
@@ -261,6 +272,7 @@ BAD: dict[str, Callable[[Town], None]] = {
     "SemelStoreFailing": store_failing,
     "SemelCircuitOpen": circuit_open,
     "SemelStoreDown": store_down,
+    "SemelStoreFailover": store_failover,
     "SemelOutcomeNotRecorded": outcome_not_recorded,
     "SemelDeadLetters": dead_letters,
     "SemelUnknownOutcomes": unknown_outcomes,

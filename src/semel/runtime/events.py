@@ -374,6 +374,12 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
         "the store failed (%(during)s, %(operation)s): %(error)s",
         "The store gave no usable answer.",
     ),
+    "store.failover": EventKind(
+        ("was", "now"),
+        NONE,
+        "the primary %(was)s was replaced by %(now)s",
+        "Sentinels replaced the primary: what it acknowledged last may be lost.",
+    ),
     "store.health": EventKind(
         ("up", "seconds", "circuit"),
         NONE,

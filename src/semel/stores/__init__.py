@@ -35,7 +35,7 @@ Where things are::
     base                 the protocols: Backend, Store, Transaction and async twins; BackendWrapper
     memory, sqlite       stores of this process and of this machine
     postgres, mysql      stores on a server; sql/ has what the three SQL stores share
-    redis                one server or a cluster
+    redis                one server, a primary that Sentinels watch, or a cluster
     django               the database of a Django project, by its alias
     encryption           any store with its values encrypted, and the keys
     body_cache           any store with large answers cached nearby
@@ -60,7 +60,7 @@ __all__ = ["open_backend"]
 _KNOWN: Final = (
     "memory://, sqlite:///file.db, postgresql://user@host/database, mysql://user@host/database, "
     "redis://host:port/0, rediscluster://host:port,host:port, "
-    "django://default"
+    "redis+sentinel://host:port,host:port/name, django://default"
 )
 _DRIVERS: Final = {
     "psycopg": "PostgreSQL needs psycopg; install it with: pip install 'semel[postgres-binary]'",
@@ -82,7 +82,10 @@ _BACKENDS: Final = {
     "sqlite": ("sqlite", "SqliteBackend"),
     **dict.fromkeys(("postgresql", "postgres"), ("postgres", "PostgresBackend")),
     **dict.fromkeys(("mysql", "mariadb"), ("mysql", "MysqlBackend")),
-    **dict.fromkeys(("redis", "rediss", "redis+unix", "rediscluster"), ("redis", "RedisBackend")),
+    **dict.fromkeys(
+        ("redis", "rediss", "redis+unix", "rediscluster", "redis+sentinel", "rediss+sentinel"),
+        ("redis", "RedisBackend"),
+    ),
     "django": ("django", "DjangoBackend"),
 }
 """By the scheme of the URL: the folder and the class. Each is imported only when it is used."""

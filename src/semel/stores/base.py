@@ -280,6 +280,15 @@ class PrintableBackend:
         return f"{type(self).__name__}({self.url!r})"
 
 
+@runtime_checkable
+class FailsOver(Protocol):
+    """A backend whose server can be replaced by one that lacks what was acknowledged last."""
+
+    def on_failover(self, listener: Callable[[str, str], None]) -> None:
+        """Call ``listener`` when that was seen, with the addresses of both."""
+        ...
+
+
 class BackendWrapper:
     """A backend around another: it forwards everything that a subclass does not change.
 

@@ -98,6 +98,8 @@ counter write.lost {write}
 
 counter store.error {error} during
     Operations to which the store gave no usable answer.
+counter store.failover {failover}
+    Primaries that were replaced, as this process saw it: what they acknowledged last may be lost.
 gauge store.up 1
     Whether the store could be reached when it was last asked for its health: 1 or 0.
 gauge pool.size {connection} pool
@@ -207,6 +209,7 @@ _SAME_NAME: Final = (
         "fence.lost",
         "write.lost",
         "store.error",
+        "store.failover",
     ),
     *("round.failed", "left_alone", "run", "delivery", "inbox", "operator"),
 )

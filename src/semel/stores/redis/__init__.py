@@ -1,4 +1,4 @@
-"""Redis, Valkey and their clusters: the fast store, which may lose keys in a failover.
+"""Redis, Valkey, Sentinel and clusters: the fast store, which may lose keys in a failover.
 
 ::
 
@@ -10,6 +10,7 @@
     plans              operations of requests: which calls they are, what the answers mean  (no I/O)
     plans_maintenance  the same for workers, maintenance, lists and audit, over all buckets (no I/O)
     operation_retry    one operation with all its retries; which node serves which bucket   (no I/O)
+    credentials        who a new connection logs in as
     connection         pipelines, whose reply is next, login, the checks of a server        (no I/O)
     pool_sync          connections for threads
     pool_async         connections for event loops
@@ -50,9 +51,10 @@ the write, nothing is taken back.
 **Failover.** A node that cannot be reached may have been replaced. The topology is then doubtful,
 and the next operation refreshes it from any node that answers. MOVED and ASK redirect a call,
 TRYAGAIN and CLUSTERDOWN make it wait, until its deadline. A replica decides nothing: it refuses
-scripts with READONLY. Replication is asynchronous, so a failover may lose what was acknowledged.
-With ``wait_replicas``, a pipeline ends with a write and a WAIT, and what too few replicas have is
-in doubt, never a success.
+scripts with READONLY. Where Sentinels watch a primary, more than half of them must say who it is,
+about once a second, and the newest epoch counts. Replication is asynchronous, so a failover may
+lose what was acknowledged: a new primary notes whom it replaced. With ``wait_replicas``, a pipeline
+ends with a write and a WAIT, and what too few replicas have is in doubt, never a success.
 
 **First try.** Nearly every operation is one call that succeeds. `pool_async.FirstTry` sends it as
 it is; only a fault starts the generator in `operation_retry`, with the first try as its first

@@ -1,7 +1,9 @@
-"""What ``redis://``, ``rediss://``, ``redis+unix://`` and ``rediscluster://`` URLs name."""
+"""What ``redis://``, ``rediss://``, ``redis+unix://``, ``rediscluster://`` and
+``redis+sentinel://`` URLs name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -9,9 +11,10 @@ from typing import Final
 from semel.stores.base import AsyncStore, Capabilities, Finding, Store
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.redis.commands import Keys
+from semel.stores.redis.credentials import Provider
 from semel.stores.redis.pool_async import AsyncRedisPool, AsyncRedisStore
 from semel.stores.redis.pool_sync import RedisPool
-from semel.stores.redis.settings import parse
+from semel.stores.redis.settings import Remap, parse
 
 CAPABILITIES: Final = Capabilities(durable=False, shared=True, transactions=False, outbox=False)
 """Not durable, however the server is set up: a failover may lose what was acknowledged."""
@@ -23,7 +26,7 @@ MAY_LOSE_KEYS: Final = (
 
 
 class RedisBackend:
-    """Records in Redis or Valkey, one server or a cluster.
+    """Records in Redis or Valkey: one server, a primary that Sentinels watch, or a cluster.
 
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
     prefix: of every key, to tell applications apart ("semel").
@@ -32,8 +35,16 @@ class RedisBackend:
     wait_replicas, wait_timeout: how many replicas must have a write before it counts (0), and how
     long they are given; seconds (1).
     tls, ca_file, cert_file, key_file: TLS; ``rediss://`` switches it on.
+    server_name, check_hostname: the name that the certificate must have (the host's), and whether
+    it is compared (yes).
+    client_name: what ``CLIENT LIST`` shows ("semel").
+    credentials: a function, plain or async, that returns user (or None) and password; called for
+    each new connection.
+    sentinel_user, sentinel_password, sentinel_credentials: the same for the Sentinels.
+    remap: where an announced address can be reached: a mapping of ``host:port`` to ``host:port``,
+    or a function of host and port that returns both.
 
-    Each option may also be given in the URL's query.
+    Each option but the functions may also be given in the URL's query.
     """
 
     def __init__(
@@ -50,6 +61,14 @@ class RedisBackend:
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
+        server_name: str | None = None,
+        check_hostname: bool | None = None,
+        client_name: str | None = None,
+        credentials: Provider | None = None,
+        sentinel_user: str | None = None,
+        sentinel_password: str | None = None,
+        sentinel_credentials: Provider | None = None,
+        remap: Remap | None = None,
     ) -> None:
         options = {
             "timeout": timeout,
@@ -62,6 +81,14 @@ class RedisBackend:
             "ca_file": ca_file,
             "cert_file": cert_file,
             "key_file": key_file,
+            "server_name": server_name,
+            "check_hostname": check_hostname,
+            "client_name": client_name,
+            "credentials": credentials,
+            "sentinel_user": sentinel_user,
+            "sentinel_password": sentinel_password,
+            "sentinel_credentials": sentinel_credentials,
+            "remap": remap,
         }
         settings = self._settings = parse(url, options)
         keys = Keys(settings.prefix)
@@ -92,6 +119,10 @@ class RedisBackend:
             for address, each in self._sync_pool().examine()
         ]
         return (Finding("limit", MAY_LOSE_KEYS), *found)
+
+    def on_failover(self, listener: Callable[[str, str], None]) -> None:
+        """Call ``listener`` when Sentinels have replaced the primary, with both addresses."""
+        self._settings.listeners.append(listener)
 
     def migrate(self) -> int:
         """Do nothing: there is no schema. The names of keys hold the version of the layout."""

@@ -59,6 +59,8 @@ class Keys:
         )
         self.terms = self.named("terms", "all")
         """The bucket and the key of the list of all terms."""
+        self.primary = self.named("primary", "all")[1]
+        """The key of the note about which server is the primary."""
 
     def record(self, identity: Identity) -> bytes:
         return self._heads[identity[0] << 2 | identity[1] >> 6] + b"r:" + identity

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, TypeAlias
 
 import hiredis
@@ -22,7 +23,8 @@ import hiredis
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.stores.base import Finding
-from semel.stores.redis.commands import ANY, Command, Keys, pack
+from semel.stores.redis.commands import ANY, Command, Keys, pack, script
+from semel.stores.redis.credentials import Login
 from semel.stores.redis.errors import RedisFault, Remedy, from_reply
 from semel.stores.redis.operation_retry import Attempt
 from semel.stores.redis.settings import NodeAddress, RedisSettings
@@ -174,23 +176,27 @@ Facts: TypeAlias = dict[str, str]
 Handshake: TypeAlias = Generator[Sequence[Command], Sequence[Any], tuple[Finding, ...]]
 
 
-def handshake(settings: RedisSettings, address: NodeAddress) -> Handshake:
-    """Log in, and examine the server. Yields commands, is sent a reply or a fault for each."""
-    first: list[Command] = []
-    if settings.password is not None:
-        user = () if settings.user is None else (settings.user,)
-        first.append(("AUTH", *user, settings.password))
-    if settings.db:
-        first.append(("SELECT", settings.db))
-    for command in first:
-        (reply,) = yield [command]
-        if isinstance(reply, RedisFault):
-            if reply.broken or reply.code in ("LOADING", "MASTERDOWN"):
-                raise reply
-            raise ConfigurationError(
-                f"Redis at {address} refuses the user, password or database: {reply}"
-            )
-    info, config = yield [("INFO",), ("CONFIG", "GET", *_SETTINGS)]
+def handshake(
+    settings: RedisSettings, keys: Keys, address: NodeAddress, login: Login | None
+) -> Handshake:
+    """Examine the server; a new connection logs in first. Yields commands, is sent a reply or a
+    fault for each.
+
+    ``login``: of a new connection; None: the connection is open, and the server is checked again.
+    """
+    sentinel = settings.is_sentinel(address)
+    if login is not None:
+        yield from _log_in(settings, address, login)
+    if sentinel:
+        return ()
+    watched = login is not None and bool(settings.service)
+    made = script("primary")
+    note: tuple[Command, ...] = ((b"EVAL", made.text, 1, keys.primary, str(address)),)
+    info, config, *noted = yield [
+        ("INFO",),
+        ("CONFIG", "GET", *_SETTINGS),
+        *(note if watched else ()),
+    ]
     for reply in (info, config):
         if isinstance(reply, RedisFault) and reply.broken:
             raise reply
@@ -199,7 +205,47 @@ def handshake(settings: RedisSettings, address: NodeAddress) -> Handshake:
                 f"Redis at {address} asks for a password, and the URL has none: write "
                 "redis://:password@host or redis://user:password@host"
             )
-    return tuple(examine(settings, _info(info), _config(config)))
+    found = tuple(examine(settings, _info(info), _config(config)))
+    return (*found, *(finding for each in noted for finding in _replaced(address, each)))
+
+
+def _log_in(settings: RedisSettings, address: NodeAddress, login: Login) -> Handshake:
+    commands: list[Command] = []
+    if login.password is not None:
+        user = () if login.user is None else (login.user,)
+        commands.append(("AUTH", *user, login.password))
+    if settings.db and not settings.is_sentinel(address):
+        commands.append(("SELECT", settings.db))
+    for command in commands:
+        (reply,) = yield [command]
+        if not isinstance(reply, RedisFault):
+            continue
+        if reply.broken or reply.code in ("LOADING", "MASTERDOWN"):
+            raise reply
+        text = f"Redis at {address} refuses the user, password or database: {reply}"
+        if login.renewed:  # it may have ended just now, and the next one is another
+            raise RedisFault(text, Remedy.RECONNECT, broken=True, code="AUTH")
+        raise ConfigurationError(text)
+    (named,) = yield [("CLIENT", "SETNAME", settings.client_name)]
+    if isinstance(named, RedisFault) and named.broken:
+        raise named  # a server that forbids names is used without one
+    return ()
+
+
+def _replaced(address: NodeAddress, noted: Any) -> Iterator[Finding]:
+    """What the note about the primary says."""
+    if isinstance(noted, RedisFault):
+        yield Finding("unchecked", f"whether another primary was replaced is not known: {noted}")
+        return
+    changes, changed_at, before = noted
+    if changes is not None:
+        at = datetime.fromtimestamp(int(changed_at) / 1_000_000, UTC).isoformat(timespec="seconds")
+        yield Finding(
+            "warning",
+            f"a failover replaced the primary ({changes} so far), last seen at {at}: "
+            f"{before.decode()} by {address}. What the first had acknowledged and the other never "
+            "got is lost, and requests with those keys run again when they are repeated",
+        )
 
 
 def refuse_or_warn(address: NodeAddress, findings: Sequence[Finding]) -> None:
@@ -293,6 +339,11 @@ def _replication(settings: RedisSettings, info: Facts) -> Iterator[Finding]:
     if settings.wait_replicas > replicas:
         text = f"wait_replicas={settings.wait_replicas}, but {replicas} are connected"
         yield Finding("warning", text)
+    elif 0 < settings.wait_replicas < replicas:
+        text = (
+            f"wait_replicas={settings.wait_replicas} of {replicas}: a failover may choose one that "
+        )
+        yield Finding("warning", f"{text}has less, and then lose acknowledged keys")
     elif (replicas or settings.cluster) and not settings.wait_replicas:
         text = "a failover may lose acknowledged keys: wait_replicas=1 makes that rare, and visible"
         yield Finding("warning", text)

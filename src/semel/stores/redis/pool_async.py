@@ -33,6 +33,7 @@ from semel.stores.redis.connection import (
     pipelined,
     refuse_or_warn,
 )
+from semel.stores.redis.credentials import Login, alogin
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
 from semel.stores.redis.plans import SINGLE_CALLS, SingleCall
@@ -177,6 +178,16 @@ class AsyncRedisConnection:
         replies.fail(fault)
         self._start_opening()
 
+    def give_up(self, why: str) -> None:
+        """Disconnect for good; what is queued fails too."""
+        waiting, self._queue = self._queue, []
+        self.disconnect(errors.disconnected(True, why))
+        if self._opening is not None:
+            self._opening.cancel()
+        for batch in waiting:
+            if batch.waits():
+                batch.fail(errors.disconnected(False, why))
+
     async def drain(self, deadline: float) -> None:
         """Wait until nothing is queued or unanswered."""
         if self._queue or self._replies:
@@ -265,9 +276,12 @@ class AsyncRedisConnection:
         problem: Exception | None = None
         try:
             async with asyncio.timeout(max(0.0, deadline - monotonic())):
+                who: Login | None = None
                 if self._transport is None:
+                    sentinel = self._settings.is_sentinel(self._address)
+                    who = await alogin(self._settings, sentinel)
                     await self._connect()
-                findings = await self._handshake(deadline)
+                findings = await self._handshake(deadline, who)
             refuse_or_warn(self._address, findings)
         except TimeoutError:
             problem = errors.not_connected(TimeoutError("no answer in time"), self._address)
@@ -294,24 +308,25 @@ class AsyncRedisConnection:
                 batch.future.set_exception(problem)
 
     async def _connect(self) -> None:
-        loop, address = self._loop, self._address
+        loop, settings = self._loop, self._settings
+        host, port = settings.reachable(self._address)
         protocol = self.protocol = _Protocol(self)
         made: asyncio.Transport
-        if not address.port:
-            made, _ = await loop.create_unix_connection(lambda: protocol, address.host)
+        if not port:
+            made, _ = await loop.create_unix_connection(lambda: protocol, host)
         else:
-            tls = self._settings.context
-            host = address.host if tls is not None else None
+            tls = settings.context
+            name = None if tls is None else settings.server_name or host
             made, _ = await loop.create_connection(
-                lambda: protocol, address.host, address.port, ssl=tls, server_hostname=host
+                lambda: protocol, host, port, ssl=tls, server_hostname=name
             )
         if self.protocol is not protocol:  # the server hung up already
             made.abort()
             raise errors.disconnected(False)
         self._transport = made
 
-    async def _handshake(self, deadline: float) -> tuple[Finding, ...]:
-        steps = handshake(self._settings, self._address)
+    async def _handshake(self, deadline: float, who: Login | None) -> tuple[Finding, ...]:
+        steps = handshake(self._settings, self._keys, self._address, who)
         try:
             commands = next(steps)
             while True:
@@ -433,7 +448,7 @@ class AsyncRedisPool:
         if found is None:
             found = AsyncRedisConnection(self._settings, self.keys, address)
             self._connections[address] = found
-            if not self._topology.cluster:
+            if not self._topology.follows:
                 self._only = found
         return found
 
@@ -441,7 +456,10 @@ class AsyncRedisPool:
         """Refresh the topology. Concurrent callers share one refresh."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = keep(self._run(refresh(self._topology, deadline), deadline))
-        return await asyncio.shield(self._refreshing)
+        fault = await asyncio.shield(self._refreshing)
+        for address in [each for each in self._connections if self._topology.replaced(each)]:
+            self._connections.pop(address).give_up("the primary was replaced")
+        return fault
 
 
 class AsyncRedisStore:

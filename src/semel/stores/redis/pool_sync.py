@@ -29,6 +29,7 @@ from semel.stores.redis.connection import (
     pipelined,
     refuse_or_warn,
 )
+from semel.stores.redis.credentials import login
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import Attempt, Steps, Topology, operation, refresh
 from semel.stores.redis.settings import NodeAddress, RedisSettings
@@ -141,14 +142,17 @@ class RedisConnection:
         if sock is None or self.stale or _is_closed(sock):
             self._disconnect()
             sock = self._socket = open_socket(self._settings, self._address, deadline)
-            self._check_at = 0.0
-        if monotonic() >= self._check_at:
-            findings = run_handshake(self._settings, self._address, sock, deadline)
-            refuse_or_warn(self._address, findings)
-            self._check_at = monotonic() + CHECK_AGAIN
+            self._check(sock, deadline, new=True)
+        elif monotonic() >= self._check_at:
+            self._check(sock, deadline)
         data, wait = pipelined(self._settings, self._keys, batches)
         self._replies.sent(batches, wait)
         _transfer(sock, data, self._replies, deadline)
+
+    def _check(self, sock: socket.socket, deadline: float, *, new: bool = False) -> None:
+        place = (self._settings, self._keys, self._address)
+        refuse_or_warn(self._address, run_handshake(*place, sock, deadline, new=new))
+        self._check_at = monotonic() + CHECK_AGAIN
 
 
 # ── sockets ───────────────────────────────────────────────────────────────────────────────────────
@@ -157,19 +161,21 @@ class RedisConnection:
 def open_socket(settings: RedisSettings, address: NodeAddress, deadline: float) -> socket.socket:
     """Connect, with TLS where that is set."""
     left, tls = deadline - monotonic(), settings.context
+    host, port = settings.reachable(address)
     if left <= 0:
         raise errors.timed_out(False)
     sock: socket.socket | None = None
     try:
-        if address.port:
-            sock = socket.create_connection((address.host, address.port), timeout=left)
+        if port:
+            sock = socket.create_connection((host, port), timeout=left)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         else:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             sock.settimeout(left)
-            sock.connect(address.host)
-        return sock if tls is None else tls.wrap_socket(sock, server_hostname=address.host)
+            sock.connect(host)
+        name = settings.server_name or host
+        return sock if tls is None else tls.wrap_socket(sock, server_hostname=name)
     except BaseException as error:
         if sock is not None:
             sock.close()
@@ -179,10 +185,17 @@ def open_socket(settings: RedisSettings, address: NodeAddress, deadline: float) 
 
 
 def run_handshake(
-    settings: RedisSettings, address: NodeAddress, sock: socket.socket, deadline: float
+    settings: RedisSettings,
+    keys: Keys,
+    address: NodeAddress,
+    sock: socket.socket,
+    deadline: float,
+    *,
+    new: bool,
 ) -> tuple[Finding, ...]:
     """Do what `handshake` asks for. No fault leaves a doubt: no operation was sent yet."""
-    steps = handshake(settings, address)
+    who = login(settings, settings.is_sentinel(address)) if new else None
+    steps = handshake(settings, keys, address, who)
     try:
         commands = next(steps)
         while True:
@@ -251,12 +264,14 @@ class RedisPool:
     def examine(self) -> Iterator[tuple[NodeAddress, Finding]]:
         """What there is to say about every primary, over connections of its own."""
         deadline = monotonic() + self._settings.timeout
-        if self._topology.cluster:
-            self._refresh(deadline)
+        fault = self._refresh(deadline) if self._topology.follows else None
+        if fault is not None:
+            yield self._topology.seeds[0], Finding("refused", str(fault))
         for address in self._topology.primaries():
             try:
                 with open_socket(self._settings, address, deadline) as sock:
-                    found = run_handshake(self._settings, address, sock, deadline)
+                    place = (self._settings, self._keys, address)
+                    found = run_handshake(*place, sock, deadline, new=True)
             except RedisFault as fault:
                 found = (Finding("refused", str(fault)),)
             yield from ((address, finding) for finding in found)
@@ -289,6 +304,8 @@ class RedisPool:
             made = RedisConnection(self._settings, self._keys, address)
             connection = self._connections.setdefault(address, made)
         outcomes = connection.send(SyncBatch(attempts, deadline))
+        if self._topology.replaced(address):
+            outcomes = [errors.disconnected(True, "the primary was replaced")] * len(attempts)
         if faults := [each for each in outcomes if isinstance(each, RedisFault)]:
             self._topology.suspect(faults)
             if any(fault.broken for fault in faults):
@@ -303,6 +320,9 @@ class RedisPool:
         try:
             if self._topology.version != version:
                 return None
-            return self._run(refresh(self._topology, deadline), deadline)
+            fault = self._run(refresh(self._topology, deadline), deadline)
+            for address in [each for each in self._connections if self._topology.replaced(each)]:
+                self._connections.pop(address).close()
+            return fault
         finally:
             self._refreshing.release()

@@ -7,14 +7,17 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 from semel.errors import ConfigurationError
 from semel.stores.options import count, flag, in_url, seconds, whole
 
-SCHEMES: Final = ("redis", "rediss", "redis+unix", "rediscluster")
+SCHEMES: Final = (
+    *("redis", "rediss", "redis+unix", "rediscluster", "redis+sentinel", "rediss+sentinel"),
+)
 PORT: Final = 6379
+SENTINEL_PORT: Final = 26_379
 
 
 class NodeAddress(NamedTuple):
@@ -30,13 +33,21 @@ class NodeAddress(NamedTuple):
         return f"{host}:{self.port}"
 
 
+Remap: TypeAlias = Mapping[str, str] | Callable[[str, int], tuple[str, int]]
+"""From the address that a server announces to the one by which it can be reached."""
+
+
 @dataclass(frozen=True)
 class RedisSettings:
-    """All settings of a `RedisBackend`; ``url`` is printable, without the password."""
+    """All settings of a `RedisBackend`; ``url`` is printable, without the password.
+
+    ``service``: the name that Sentinel has for the primary; the seeds are then Sentinels.
+    """
 
     url: str
     seeds: tuple[NodeAddress, ...]
     cluster: bool
+    service: str
     db: int
     user: str | None = field(repr=False)
     password: str | None = field(repr=False)
@@ -50,14 +61,35 @@ class RedisSettings:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    server_name: str | None = None
+    check_hostname: bool = True
+    client_name: str = "semel"
+    remap: Remap | None = None
+    sentinel_user: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    credentials: Callable[[], Any] | None = field(default=None, repr=False)
+    sentinel_credentials: Callable[[], Any] | None = field(default=None, repr=False)
+    listeners: list[Callable[[str, str], None]] = field(default_factory=list, repr=False)
+    """Who is told that a primary was replaced: its address, and that of the other one."""
 
     def __post_init__(self) -> None:
+        asked = (self.sentinel_user, self.sentinel_password, self.sentinel_credentials)
+        if any(asked) and not self.service:
+            raise ConfigurationError("sentinel_ options are for redis+sentinel://")
+        if self.credentials and (self.user or self.password):
+            raise ConfigurationError(
+                "credentials= says user and password: leave them out of the URL"
+            )
+        if self.sentinel_credentials and (self.sentinel_user or self.sentinel_password):
+            raise ConfigurationError("sentinel_credentials= goes without sentinel_password")
         if self.wait_replicas and self.wait_timeout >= self.timeout:
             raise ConfigurationError("wait_timeout must be less than timeout, which counts for all")
         if self.key_file and not self.cert_file:
             raise ConfigurationError("key_file= goes with cert_file=")
-        if not self.tls and (self.ca_file or self.cert_file):
-            raise ConfigurationError("ca_file and cert_file are for TLS: rediss://, or tls=yes")
+        if not self.tls and (self.ca_file or self.cert_file or self.server_name):
+            raise ConfigurationError(
+                "ca_file, cert_file and server_name are for TLS: rediss://, or tls=yes"
+            )
 
     @cached_property
     def context(self) -> ssl.SSLContext | None:
@@ -66,11 +98,30 @@ class RedisSettings:
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
+            context.check_hostname = self.check_hostname
             if self.cert_file is not None:
                 context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"TLS: a file cannot be used: {error}") from None
         return context
+
+    @property
+    def follows(self) -> bool:
+        """Others say who the primaries are: the nodes of a cluster, or Sentinels."""
+        return self.cluster or bool(self.service)
+
+    def is_sentinel(self, address: NodeAddress) -> bool:
+        return bool(self.service) and address in self.seeds
+
+    def reachable(self, address: NodeAddress) -> NodeAddress:
+        """Where to connect for an address that a server announced."""
+        remap = self.remap
+        if remap is None or not address.port:
+            return address
+        if callable(remap):
+            return NodeAddress(*remap(*address))
+        found = remap.get(str(address))
+        return address if found is None else _address(found, PORT)
 
 
 def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
@@ -84,17 +135,25 @@ def parse(url: str, options: Mapping[str, object]) -> RedisSettings:
     user, _, password = map(unquote, login.partition(":"))
     given: dict[str, object] = {**in_url(query, OPTIONS, "Redis")}
     given |= {name: value for name, value in options.items() if value is not None}
-    seeds, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
-    if len(seeds) > 1 and scheme != "rediscluster":
-        raise ConfigurationError("several hosts are those of a cluster: rediscluster://")
+    service = ""
+    if scheme.endswith("+sentinel"):
+        seeds, service, db = _sentinels(where)
+    else:
+        seeds, db = _socket(where) if scheme == "redis+unix" else _hosts(where)
+    if len(seeds) > 1 and scheme != "rediscluster" and not service:
+        raise ConfigurationError(
+            "several hosts are those of a cluster, rediscluster://, or Sentinels, redis+sentinel://"
+        )
     if db and scheme == "rediscluster":
         raise ConfigurationError("a Redis cluster has one database only: leave out what follows /")
-    own: dict[str, Any] = {"tls": scheme == "rediss"}
-    own |= {name: read(name, given[name]) for name, read in OPTIONS.items() if name in given}
+    own: dict[str, Any] = {"tls": scheme.startswith("rediss")}
+    known = {**OPTIONS, **FUNCTIONS}
+    own |= {name: read(name, given[name]) for name, read in known.items() if name in given}
     return RedisSettings(
         url=f"{scheme}://{quote(user) + '@' if user else ''}{where}",
         seeds=seeds,
         cluster=scheme == "rediscluster",
+        service=service,
         db=db,
         user=user or None,
         password=password or None,
@@ -107,16 +166,30 @@ def _hosts(where: str) -> tuple[tuple[NodeAddress, ...], int]:
     number = whole(db or "0")
     if number is None:
         raise ConfigurationError("what follows / in a Redis URL is the number of a database")
-    seeds: list[NodeAddress] = []
-    for text in hosts.split(","):
-        found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
-        if found is None:
-            raise ConfigurationError("a Redis URL names hosts as host:port")
-        port = int(found[3] or PORT)
-        if not 0 < port < 65_536:
-            raise ConfigurationError("a Redis URL names ports from 1 to 65535")
-        seeds.append(NodeAddress(unquote(found[1] or found[2]) or "localhost", port))
-    return tuple(seeds), number
+    return tuple([_address(text, PORT) for text in hosts.split(",")]), number
+
+
+def _sentinels(where: str) -> tuple[tuple[NodeAddress, ...], str, int]:
+    hosts, _, rest = where.partition("/")
+    service, _, db = rest.partition("/")
+    number = whole(db or "0")
+    if not service or number is None:
+        raise ConfigurationError(
+            "Sentinels are named with the primary they watch, and a database where it is not 0: "
+            "redis+sentinel://host:26379,host2:26379/mymaster/0"
+        )
+    seeds = [_address(text, SENTINEL_PORT) for text in hosts.split(",")]
+    return tuple(seeds), unquote(service), number
+
+
+def _address(text: str, port: int) -> NodeAddress:
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
+    if found is None:
+        raise ConfigurationError("a Redis URL names hosts as host:port")
+    port = int(found[3] or port)
+    if not 0 < port < 65_536:
+        raise ConfigurationError("a Redis URL names ports from 1 to 65535")
+    return NodeAddress(unquote(found[1] or found[2]) or "localhost", port)
 
 
 def _socket(where: str) -> tuple[tuple[NodeAddress, ...], int]:
@@ -136,7 +209,34 @@ def _text(name: str, value: object, *, pattern: str, expected: str) -> str:
     return value
 
 
+def _remap(name: str, value: object) -> Remap:
+    """In a URL: ``announced:port=reachable:port``, with commas between."""
+    if callable(value):
+        return cast("Callable[[str, int], tuple[str, int]]", value)
+    if isinstance(value, str):
+        pairs = [part.partition("=")[::2] for part in value.split(",")]
+    elif isinstance(value, Mapping):
+        pairs = [(str(key), str(to)) for key, to in cast("Mapping[object, object]", value).items()]
+    else:
+        raise ConfigurationError(f"{name}={value!r}: expected a mapping of addresses or a function")
+    return {str(_address(key, PORT)): str(_address(to, PORT)) for key, to in pairs}
+
+
+def _secret(name: str, value: object) -> str:
+    """Its value is in no message."""
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name}: expected a text")
+    return value
+
+
+def _function(name: str, value: object) -> Callable[[], Any]:
+    if not callable(value):
+        raise ConfigurationError(f"{name}= must be a function that returns user and password")
+    return value
+
+
 _FILE: Final = partial(_text, pattern="(?s).+", expected="expected the path of a file")
+_WORD: Final = partial(_text, pattern="(?s).+", expected="expected a text")
 
 OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "timeout": seconds,
@@ -157,4 +257,18 @@ OPTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "ca_file": _FILE,
     "cert_file": _FILE,
     "key_file": _FILE,
+    "server_name": _WORD,
+    "check_hostname": flag,
+    "client_name": partial(
+        _text, pattern="[!-~]{1,64}", expected="up to 64 printable characters without spaces"
+    ),
+    "remap": _remap,
+    "sentinel_user": _WORD,
+    "sentinel_password": _secret,
 }
+
+FUNCTIONS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "credentials": _function,
+    "sentinel_credentials": _function,
+}
+"""Options that only a program can give."""
