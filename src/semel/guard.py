@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from semel.core.exchange.admit import Tenant, named_tenant
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.policy import Enforce, Policy, RefusalShape, checked_refusal, ietf
+from semel.core.policy import (
+    Enforce,
+    Policy,
+    RefusalShape,
+    accepted,
+    acp,
+    checked_refusal,
+    exempt,
+    ietf,
+    payments,
+    stripe,
+)
 from semel.core.request.key_places import KeyFrom, key_places
 from semel.core.terms import EVERY_ROUTE
 from semel.core.unknown.evidence import ProbeFunction
@@ -128,6 +139,8 @@ class Guard:
             from semel.stores.encryption import EncryptedBackend
 
             self.backend = EncryptedBackend(self.backend, encryption)
+        if secrets is not None and not isinstance(secrets, Mapping):
+            raise ConfigurationError('secrets= takes secrets by key id: {"2026-01": b"..."}')
         self._secrets = tuple(
             (key_id, secret.encode() if isinstance(secret, str) else secret)
             for key_id, secret in (secrets or {}).items()
@@ -147,8 +160,14 @@ class Guard:
         self.hides_runs = False
         """Whether a request may be told of another that runs in a transaction nobody sees."""
         self.policy = self.bind(ietf() if policy is None else policy)
-        self.routes = tuple(replace(route, policy=self.bind(route.policy)) for route in routes)
-        self.drain = drain
+        self.routes = tuple(
+            replace(route, policy=self.bind(route.policy)) for route in _routes(routes)
+        )
+        self.drain = _duration("drain", drain)
+        if not isinstance(name, str):
+            raise ConfigurationError(f"name= takes text, the application's name, not {name!r}")
+        if not isinstance(max_waiters, int) or max_waiters < 0:
+            raise ConfigurationError(f"max_waiters= takes a whole number, not {max_waiters!r}")
         self.name = name
         self.status = _status(status)
         self.registry = Registry()
@@ -278,6 +297,7 @@ class Guard:
         An effect is tried ``tries`` times with growing, jittered pauses; then it is a dead letter.
         Delivered effects are remembered for ``keep``.
         """
+        _decorated("@guard.delivers", name, '@guard.delivers("mail")')
         able = self.backend.capabilities
         if not able.outbox or (able.shared and not able.transactions):
             raise ConfigurationError(
@@ -294,6 +314,7 @@ class Guard:
 
     def probe(self, name: str) -> Callable[[P], P]:
         """Register who can be asked whether ``name`` happened: an operation's call, a `once`."""
+        _decorated("@guard.probe", name, '@guard.probe("charge")')
 
         def register(function: P) -> P:
             self.registry.add_probe(name, function)
@@ -473,7 +494,7 @@ class Guard:
     def bind(self, policy: Policy) -> Policy:
         """``policy`` with this guard's secrets for fingerprints, and its shape of refusals."""
         if not isinstance(policy, Policy):
-            raise ConfigurationError("policy= takes a policy: semel.ietf(), semel.payments() …")
+            raise ConfigurationError(_no_policy(policy))
         # By id, since hashing a policy is work for every request; kept beside it, so that the id
         # stays its own.
         bound = self._bound.get(id(policy))
@@ -522,6 +543,46 @@ def _backend(store: str | Backend, migrate: bool) -> Backend:
     if isinstance(store, Backend):
         return store
     raise ConfigurationError(f"the store must be a URL or a backend, not {type(store).__name__}")
+
+
+def _no_policy(given: Any) -> str:
+    """What is wrong with a policy that is none."""
+    named = getattr(given, "__name__", "")
+    if given in (ietf, stripe, acp, accepted, payments, exempt):
+        return f"policy= takes what {named}() returns, not the function: semel.{named}()"
+    if callable(given):
+        return "@guard.route needs a policy, in brackets: @guard.route(semel.ietf())"
+    return f"policy= takes a policy, semel.ietf(), semel.payments() …, not {given!r}"
+
+
+def _routes(routes: Any) -> Sequence[Route]:
+    """The routes that were given, in the form they must have."""
+    example = "routes=[semel.Route('POST', '/payments', semel.ietf())]"
+    if isinstance(routes, Route) or not isinstance(routes, Sequence) or isinstance(routes, str):
+        raise ConfigurationError(f"routes= takes a list of semel.Route: {example}")
+    for route in routes:  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(route, Route):
+            found = type(route).__name__  # pyright: ignore[reportUnknownArgumentType]
+            raise ConfigurationError(f"routes= takes semel.Route, not {found}: {example}")
+    return routes  # pyright: ignore[reportUnknownVariableType]
+
+
+def _duration(option: str, given: Any) -> timedelta:
+    if isinstance(given, timedelta) and given >= timedelta(0):
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        said = f"{option}= takes a timedelta, not a number: timedelta(seconds={given:g})"
+        raise ConfigurationError(said)
+    raise ConfigurationError(f"{option}= takes a timedelta, not {given!r}")
+
+
+def _decorated(option: str, name: Any, example: str) -> str:
+    """The name that a decorator was given; without one, Python hands it what it decorates."""
+    if callable(name):
+        raise ConfigurationError(f"{option} needs a name, in brackets: {example}")
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"{option} takes a name, not {name!r}: {example}")
+    return name
 
 
 def _positive(maintenance: timedelta | None) -> timedelta | None:

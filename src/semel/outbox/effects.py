@@ -40,10 +40,15 @@ class Deliverer:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigurationError(f"effect {self.name!r}: the deliverer must be callable")
-        if self.tries < 1:
+        if not isinstance(self.tries, int) or self.tries < 1:
             raise ConfigurationError(f"effect {self.name!r}: tries= must be at least 1")
         for option in ("first_pause", "longest_pause", "timeout", "keep"):
-            if getattr(self, option) <= timedelta(0):
+            given = getattr(self, option)
+            if not isinstance(given, timedelta):
+                raise ConfigurationError(
+                    f"effect {self.name!r}: {option}= takes a timedelta, not {given!r}"
+                )
+            if given <= timedelta(0):
                 raise ConfigurationError(f"effect {self.name!r}: {option}= must be above zero")
 
 

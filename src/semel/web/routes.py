@@ -23,6 +23,8 @@ _CONVERTORS: Final = {
     "float": r"[0-9]+(?:\.[0-9]+)?",
     "uuid": r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}",
 }
+_OTHER_SYNTAX: Final = re.compile(r"<(?:[a-z]+(?:\([^)]*\))?:)?(\w+)>|/:(\w+)")
+"""Parameters as Flask, Django and Express write them: they would fit no path."""
 _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)(?::([a-z]+))?\}")
 
 
@@ -36,6 +38,15 @@ class Route:
     _pattern: re.Pattern[str] = derived()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.method, str) or not isinstance(self.path, str):
+            raise ConfigurationError(
+                f"a route is a method, a path and a policy: semel.Route('POST', '/payments', "
+                f"semel.ietf()), not {self.method!r}, {self.path!r}"
+            )
+        if self.method.startswith("/"):
+            raise ConfigurationError(
+                f"the method of a route comes first: semel.Route('POST', {self.method!r}, …)"
+            )
         if not self.path.startswith("/"):
             raise ConfigurationError(f"the path of a route must start with '/': {self.path!r}")
         if not isinstance(self.policy, Policy):
@@ -60,6 +71,11 @@ class Route:
 
 def _compile(path: str) -> re.Pattern[str]:
     pattern, at = "", 0
+    if other := _OTHER_SYNTAX.search(path):
+        name = other[1] or other[2]
+        raise ConfigurationError(
+            f"{path!r}: a parameter is written {{{name}}} here, as in Starlette, not {other[0]}"
+        )
     for found in _PARAMETER.finditer(path):
         convertor = _CONVERTORS.get(found[2] or "str")
         if convertor is None:
