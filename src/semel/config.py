@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "SEMEL_"
 FILE: Final = "semel.toml"
-_NOT_OURS: Final = "SEMEL_TEST_"
-"""What the project's own tests use."""
+_NOT_OURS: Final = ("SEMEL_TEST_", "SEMEL_GUARD", "SEMEL_APP")
+"""What the project's own tests use, and what tells commands where to find things."""
 
 
 @dataclass(frozen=True, slots=True)

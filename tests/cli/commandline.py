@@ -40,7 +40,7 @@ def run(*arguments: str, folder: Path | str | None = None, typed: str = "", **en
             commands.semel,
             arguments,
             input=typed,
-            env={"SEMEL_STORE": None, **env},
+            env={"SEMEL_STORE": None, "SEMEL_GUARD": None, "SEMEL_APP": None, **env},
             prog_name="semel",
         )
     if done.exception is not None and not isinstance(done.exception, SystemExit):

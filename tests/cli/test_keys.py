@@ -85,7 +85,7 @@ class TestListing:
         assert listed(scene, "--method", "patch") == {patched.hex()}
         assert listed(scene, "--tenant", "tern") == every
         assert listed(scene, "--tenant", "other") == set()
-        assert listed(scene, "--younger", "1h") == every
+        assert listed(scene, "--since", "1h") == every
         assert listed(scene, "--older", "1h") == set()
 
     def test_a_page_says_where_to_go_on(self, scene: Scene) -> None:

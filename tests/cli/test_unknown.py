@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from semel.cli import targets
 from semel.core.records import State
 from semel.core.recovery import journal
 from semel.core.stored import snapshot
@@ -126,8 +127,39 @@ class TestAsking:
         said = "not settled: the provider is down"
         assert json.loads(done.stdout) == {"settled": False, "said": said}
 
+    def test_all_that_a_filter_finds(self, scene: Scene) -> None:
+        """Each is told of by itself, and one that stays unknown keeps nobody waiting."""
+        down = scene.unknown(path="/down")
+        paid = [scene.unknown(path=f"/pay/{number}") for number in range(2)]
+        scene.unknown(path="/other")
+        listed = semel(scene, "unknown", "probe", "--path", "/pay*", "--dry-run", guard=True)
+        newest_first = [each.hex()[:16] for each in reversed(paid)]
+        assert (listed.returncode, listed.stdout.split()) == (0, newest_first)
+        assert {scene.state(each) for each in paid} == {State.UNKNOWN}
+        refused = semel(scene, "unknown", "probe", "--path", "/pay*", typed="n\n", guard=True)
+        assert refused.returncode == 1
+        assert {scene.state(each) for each in paid} == {State.UNKNOWN}
+        asked = semel(scene, "unknown", "probe", "--path", "/pay*", typed="y\n", guard=True)
+        assert asked.returncode == 0, asked.stderr
+        assert asked.stdout.count("settled: completed") == 2
+        done = semel(scene, "unknown", "probe", "--all", "--yes", "--json", guard=True)
+        assert done.returncode == 1
+        told = {each["identity"]: each["settled"] for each in json.loads(done.stdout)}
+        assert sorted(told.values()) == [False, True]
+        assert told[down.hex()] is False
+        none = semel(scene, "unknown", "probe", "--path", "/pay*", "--yes", guard=True)
+        assert (none.returncode, none.stderr) == (0, "nothing fits\n")
+
+    @pytest.mark.parametrize("which", [(), ("f" * 64, "--all"), ("f" * 64, "--dead")])
+    def test_which_ones_must_be_said(self, scene: Scene, which: tuple[str, ...]) -> None:
+        done = semel(scene, "unknown", "probe", *which, guard=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "or filters, or --all" in done.stderr
+
     def test_nobody_to_ask(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tags, "in_use", set())  # this process has had other applications
+        monkeypatch.setattr(
+            tags, "in_use", set[object]()
+        )  # this process has had other applications
         done = semel(scene, "unknown", "probe", scene.unknown().hex())
         assert done.returncode == 2
         assert "nobody can be asked" in done.stderr
@@ -269,7 +301,7 @@ class TestDeadLetters:
         assert done.stdout.count("\neffect  ") == 2
         assert identity.hex()[:16] in done.stdout
         told = json.loads(semel(scene, "dlq", "list", "--json").stdout)
-        assert [each["key"] for each in told["effects"]] == ["effect-one", "effect-two"]
+        assert [each["key"] for each in told["effects"]] == ["effect-two", "effect-one"]
         assert [each["identity"] for each in told["records"]] == [identity.hex()]
         assert semel(scene, "dlq", "retry", "effect-one").returncode == 2  # nobody said why
         assert semel(scene, "dlq", "retry", "effect-one", *SETTLE).returncode == 0
@@ -279,6 +311,98 @@ class TestDeadLetters:
         assert semel(scene, *drop, "--yes").returncode == 0
         assert semel(scene, "dlq", "drop", "no-such-effect", *SETTLE, "--yes").returncode == 1
         assert json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"] == []
+
+    def test_all_that_a_filter_finds(self, scene: Scene) -> None:
+        for key in ("one", "two", "three"):
+            dead_effect(scene, f"effect-{key}")
+        dry = semel(scene, "dlq", "retry", "--name", "mail", *SETTLE, "--dry-run")
+        assert dry.stdout.split() == ["effect-three", "effect-two", "effect-one"]
+        assert "3 would be tried again" in dry.stderr
+        assert semel(scene, "dlq", "retry", "--name", "mail", *SETTLE).returncode == 1  # no yes
+        assert len(json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"]) == 3
+        none = semel(scene, "dlq", "retry", "--error", "another", *SETTLE, "--yes")
+        assert (none.returncode, none.stderr) == (0, "nothing fits\n")
+        done = semel(scene, "dlq", "retry", "--error", "refused", *SETTLE, "--yes", "--json")
+        assert done.returncode == 0, done.stderr
+        assert [each["retried"] for each in json.loads(done.stdout)] == [True] * 3
+        assert json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"] == []
+        for which in ((), ("effect-one", "--all")):
+            assert semel(scene, "dlq", "retry", *which, *SETTLE).returncode == 2
+
+    def test_what_is_no_dead_letter_any_more_is_told_by_itself(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The list is fixed when one agrees to it; meanwhile another may have retried some."""
+        for key in ("one", "two"):
+            dead_effect(scene, f"effect-{key}")
+
+        def agree(question: str, warning: str | None = None) -> None:
+            dead_effect(scene, "effect-new")
+            assert semel(scene, "dlq", "retry", "effect-one", *SETTLE).returncode == 0
+
+        monkeypatch.setattr(targets, "confirm", agree)
+        done = semel(scene, "dlq", "retry", "--all", *SETTLE)
+        assert done.returncode == 1
+        assert done.stdout == "effect-two: it is tried again\n"
+        assert done.stderr == "effect-one: it is no dead letter any more\n"
+        left = json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"]
+        assert [each["key"] for each in left] == ["effect-new"]
+
+    def test_for_spreadsheets(self, scene: Scene) -> None:
+        dead_effect(scene, "=cmd|calc")
+        head, row = csv.reader(semel(scene, "dlq", "list", "--csv").stdout.splitlines())
+        assert (head[:2], row[:3]) == (["KIND", "ID"], ["effect", "'=cmd|calc", "mail"])
+
+    def test_watched_until_it_is_interrupted(
+        self, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            rounds.append(seconds)
+            if len(rounds) == 3:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("semel.cli.output.time.sleep", sleep)
+        done = semel(scene, "dlq", "list", "--watch", "2")
+        assert done.returncode == 0
+        assert done.stdout == "there are no dead letters\n" * 3
+        assert rounds == [2.0] * 3
+
+
+class TestStats:
+    def test_what_is_unsettled_is_counted(self, scene: Scene) -> None:
+        scene.unknown()
+        scene.unknown(probe_after=None)
+        dead_effect(scene, "effect-one")
+        scene.completed()
+        done = run("stats", "--store", scene.url, "--json")  # type: ignore[attr-defined]
+        counted = json.loads(done.stdout)
+        assert (counted["unknown"], counted["dead"], counted["dead_effects"]) == (2, 1, 1)
+        table = run("stats", "--store", scene.url)  # type: ignore[attr-defined]
+        assert "dead effects" in table.stdout
+
+
+class TestEnvironment:
+    def test_the_guard_of_the_environment_unless_a_store_is_typed(self, scene: Any) -> None:
+        told = {"SEMEL_GUARD": "shop:guard", "SHOP_STORE": scene.url}
+        identity = scene.unknown()
+        done = run("unknown", "probe", identity.hex(), folder=scene.folder, **told)
+        assert done.returncode == 0, done.stderr
+        wrong = {**told, "SEMEL_GUARD": "shop:no_guard"}
+        assert run("unknown", "list", folder=scene.folder, **wrong).returncode == 2
+        typed = run("unknown", "list", "--store", scene.url, folder=scene.folder, **wrong)
+        assert typed.returncode == 0, typed.stderr
+
+    @pytest.mark.parametrize("since", ["1h", "2000-01-01", "2000-01-01T00:00:00+02:00"])
+    def test_since_is_an_age_or_a_time(self, scene: Any, since: str) -> None:
+        scene.unknown()
+        for command in (("unknown", "list"), ("keys", "list"), ("audit", "list")):
+            assert semel(scene, *command, "--since", since).returncode == 0
+        assert len(json.loads(semel(scene, "unknown", "list", "--since", since, "--json").stdout))
+        later = semel(scene, "unknown", "list", "--since", "2100-01-01", "--json")
+        assert json.loads(later.stdout) == []
+        assert semel(scene, "unknown", "list", "--since", "yesterday").returncode == 2
 
 
 class TestLedgers:

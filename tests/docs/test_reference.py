@@ -419,9 +419,13 @@ def test_what_a_probe_may_return_is_listed_with_its_defaults() -> None:
     assert {plain(row[0]).partition("(")[0] for row in table} == {each.__name__ for each in kinds}
 
 
+TARGETS = ("config", "guard", "app")
+"""Where settings, guard and application are found; the first is read with the settings."""
+
+
 def test_every_variable_of_the_environment_is_listed() -> None:
     listed = {plain(row[0]) for row in CONFIGURATION.table("Environment")}
-    assert listed - {"NO_COLOR"} == {f"SEMEL_{name.upper()}" for name in (*_SCALARS, "config")}
+    assert listed - {"NO_COLOR"} == {f"SEMEL_{name.upper()}" for name in (*_SCALARS, *TARGETS)}
 
 
 def test_the_settings_that_are_shown_can_be_read(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ from semel.cli.outbox import dlq, outbox
 from semel.cli.routes import routes
 from semel.cli.shadow import shadow
 from semel.cli.sql import sql
-from semel.cli.targets import Target
+from semel.cli.stats import stats
+from semel.cli.targets import Since, Target
 from semel.cli.unknown import unknown
 from semel.cli.views import audit_document
 from semel.core.operations.acts import Verb
 from semel.core.operations.audit import AuditEntry
-from semel.core.records import Micros
 from semel.stores import open_backend
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
@@ -118,8 +118,12 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
 
 
 @semel.command()
-@click.argument("guard")
-@click.option("--app", help="The application whose stored requests are run, say shop:app.")
+@click.argument("guard", envvar="SEMEL_GUARD")
+@click.option(
+    "--app",
+    envvar="SEMEL_APP",
+    help="The application whose stored requests are run, say shop:app.",
+)
 @click.option("--only", help="Only these, with commas: deliver, run, reconcile, maintain.")
 @click.option(
     "--concurrency",
@@ -161,11 +165,12 @@ def audit() -> None:
 
 
 @audit.command("list")
+@output.listed
 @targets.on_a_guard
 @click.option("--identity", help="Only about this record; the whole identity, if it is gone.")
 @click.option("--verb", type=click.Choice([verb.value for verb in Verb]), help="Only this.")
 @click.option("--by", help="Only by those whose name has this in it.")
-@click.option("--since", type=targets.age, help="Only what is younger than this, say 12h or 30d.")
+@targets.since
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most.")
 @output.as_json
 def list_acts(
@@ -173,14 +178,14 @@ def list_acts(
     identity: str | None,
     verb: str | None,
     by: str | None,
-    since: Micros | None,
+    since: Since | None,
     limit: int,
     as_json: bool,
 ) -> None:
     """List acts, newest first. They are kept for good: maintenance does not touch them."""
     opened = target.operator()
     which = None if identity is None else targets.identity_of(opened, identity)
-    then = None if since is None else opened.now() - since  # by the clock the entries have
+    then = None if since is None else since.moment(opened.now())  # by the entries' clock
     found = opened.audit(identity=which, verb=verb, by=by, since=then)
     entries = list(islice(found, limit))
     head = ("AT", "VERB", "WHAT", "BEFORE", "AFTER", "BY", "REASON")
@@ -197,5 +202,5 @@ def _act(entry: AuditEntry) -> tuple[str, ...]:
     return (at, entry.verb, what, before, after, entry.by, entry.reason)
 
 
-for each in (check, doctor, routes, keys, unknown, dlq, outbox, ledger, shadow, sql):
+for each in (check, doctor, routes, keys, unknown, dlq, outbox, ledger, shadow, sql, stats):
     semel.add_command(each)

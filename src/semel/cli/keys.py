@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from semel.cli import output, targets
-from semel.cli.targets import Target
+from semel.cli.targets import Since, Target
 from semel.cli.views import glimpse_document, print_document, record_document
 from semel.core.maintenance import Erasure
 from semel.core.operations.requests import Applied, Lapse, Lost, Recalled
@@ -30,6 +30,7 @@ def keys() -> None:
 
 
 @keys.command("list")
+@output.listed
 @targets.on_a_guard
 @click.option(
     "--state",
@@ -42,7 +43,7 @@ def keys() -> None:
 @click.option("--method", help="Only of this method.")
 @click.option("--path", help="Only of this path; /pay* is all that begin so.")
 @click.option("--older", type=targets.age, help="Only such of this age or more, say 30m or 7d.")
-@click.option("--younger", type=targets.age, help="Only such of less than this age.")
+@targets.since
 @targets.paged("Records", "identity")
 @output.as_json
 def list_(
@@ -52,6 +53,7 @@ def list_(
     limit: int,
     after: str | None,
     look: int,
+    since: Since | None,
     as_json: bool,
     **filters: Any,
 ) -> None:
@@ -63,6 +65,7 @@ def list_(
     opened = target.operator()
     behind = None if after is None else targets.identity_of(opened, after)
     asked = tuple(map(State, states)) or tuple(State)
+    filters["since"] = None if since is None else since.moment(opened.now())
     wanted = RecordFilter(asked, method=None if method is None else method.upper(), **filters)
     found = page(opened._guard.backend, wanted, limit, behind, look)
     output.print_page(

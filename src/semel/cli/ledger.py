@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from semel.cli import output, targets
-from semel.cli.targets import Target
+from semel.cli.targets import Since, Target
 from semel.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--name", required=True, help="The call or effect that they are of, say charge.")
 @click.option("--key-field", default="key", show_default=True, help="Where entries have our key.")
-@click.option("--since", type=click.DateTime(), help="What we made from then on must be there.")
+@targets.since
 @click.option("--until", type=click.DateTime(), help="What we made before then must be there. UTC.")
 @output.as_json
 def ledger(
@@ -37,7 +37,7 @@ def ledger(
     provider: Path,
     name: str,
     key_field: str,
-    since: datetime | None,
+    since: Since | None,
     until: datetime | None,
     as_json: bool,
 ) -> None:
@@ -48,7 +48,7 @@ def ledger(
         target.open_guard(),
         output.counted("entries", _entries(provider, key_field), every=1000),
         name=name,
-        since=None if since is None else since.replace(tzinfo=UTC),
+        since=None if since is None else _time(since),
         until=None if until is None else until.replace(tzinfo=UTC),
     )
     if as_json:
@@ -57,6 +57,11 @@ def ledger(
         _print(report)
     if not report.agrees:
         raise SystemExit(output.FAILED)
+
+
+def _time(since: Since) -> datetime:
+    now = int(datetime.now(UTC).timestamp() * 1_000_000)
+    return datetime.fromtimestamp(since.moment(now) / 1_000_000, UTC)
 
 
 def _entries(path: Path, key_field: str) -> Iterator[ProviderEntry]:

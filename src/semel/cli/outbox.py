@@ -5,7 +5,9 @@ Nothing tries a dead letter, or asks about it, again by itself.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -14,8 +16,13 @@ from semel.cli.targets import Target
 from semel.cli.views import case_document, effect_document, print_document
 from semel.core.operations.outbox import BrowseEffects, FindEffect, Shelf
 from semel.core.records import Case, Effect, Micros
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, StoreError
 from semel.stores.base import Store
+
+if TYPE_CHECKING:
+    from semel.operators.operator import Operator
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _STEP: Final = 200
 
@@ -26,6 +33,7 @@ def outbox() -> None:
 
 
 @outbox.command("list")
+@output.listed
 @targets.on_a_guard
 @click.option(
     "--state",
@@ -122,14 +130,50 @@ def dlq() -> None:
     """Dead letters: effects that were not delivered, unknown outcomes nobody asks about."""
 
 
+def _of_the_dead(command: F) -> F:
+    """Add the filters of dead effects; the command gets them as ``wanted``."""
+
+    @click.option("--name", help="Only effects of this name.")
+    @click.option("--error", help="Only such whose last error has this in it.")
+    @click.option("--tried", type=click.IntRange(0), help="Only such tried this often or more.")
+    @targets.since
+    @wraps(command)
+    def with_filters(*given: Any, **named: Any) -> object:
+        fields = ("name", "error", "tried", "since")
+        return command(*given, wanted={field: named.pop(field) for field in fields}, **named)
+
+    return cast("F", with_filters)
+
+
+def _dead(opened: Operator, wanted: dict[str, Any]) -> list[Effect]:
+    """The dead effects that fit, newest first."""
+    since: targets.Since | None = wanted["since"]
+    then = 0 if since is None else since.moment(opened.now())
+    found = [
+        each
+        for each in opened.list_dead()
+        if wanted["name"] in (None, each.name)
+        and (wanted["error"] is None or wanted["error"] in (each.error or ""))
+        and each.tries >= (wanted["tried"] or 0)
+        and (each.dead_at or 0) >= then
+    ]
+    return sorted(found, key=lambda each: -(each.dead_at or 0))
+
+
 @dlq.command("list")
+@output.listed
 @targets.on_a_guard
+@_of_the_dead
 @output.as_json
-def list_dead(target: Target, as_json: bool) -> None:
-    """List the dead letters."""
+def list_dead(target: Target, as_json: bool, wanted: dict[str, Any]) -> None:
+    """List the dead letters, newest first. Filters by name, error and tries leave records out."""
     opened = target.operator()
-    effects = list(opened.list_dead())
-    records = [case for case, _ in opened.list_unknown(dead=True)]
+    effects = _dead(opened, wanted)
+    records: list[Case] = []
+    if not any(wanted[field] for field in ("name", "error", "tried")):
+        chosen = {**dict.fromkeys(("tenant", "method", "path", "older")), "dead": True}
+        listed = targets.chosen_cases(opened, {**chosen, "since": wanted["since"]})
+        records = [case for case, _ in listed]
     if as_json:
         output.print_json(
             {
@@ -156,17 +200,54 @@ def _record_row(case: Case) -> tuple[str, ...]:
 
 
 @dlq.command()
-@click.argument("key")
+@click.argument("key", required=False)
 @targets.on_a_guard
+@_of_the_dead
+@click.option("--all", "every", is_flag=True, help="Every dead effect.")
 @targets.signed
-def retry(target: Target, key: str, by: str, reason: str) -> None:
-    """Deliver the effect KEY again, from now on and with all its tries.
+@targets.dry_run
+@output.yes
+@output.as_json
+def retry(
+    target: Target,
+    key: str | None,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    wanted: dict[str, Any],
+    **act: str,
+) -> None:
+    """Deliver the effect KEY again, from now on and with all its tries; or all that a filter finds.
 
-    For a record, use semel unknown probe.
+    Without KEY, what the filters find is listed, and tried again once you agree. Exit code 1 when
+    one of them was no dead letter any more. For a record, use semel unknown probe.
     """
-    if not target.operator().retry_dead(key, by=by, reason=reason):
-        output.fail("there is no such dead effect", output.FAILED)
-    output.say("it is tried again")
+    opened = target.operator()
+    if (every or any(wanted.values())) == (key is not None):
+        output.fail("which effects? Give KEY, or filters, or --all", output.MISUSED)
+    if key is not None:
+        if not opened.retry_dead(key, **act):
+            output.fail("there is no such dead effect", output.FAILED)
+        return output.print_result(as_json, {"key": key, "retried": True}, "it is tried again")
+    keys = [effect.key for effect in _dead(opened, wanted)]
+    if targets.act_on("tried again", keys, str, dry_run=dry_run, yes=yes):
+        _retry_all(opened, keys, act, as_json)
+    return None
+
+
+def _retry_all(opened: Operator, keys: list[str], act: dict[str, str], as_json: bool) -> None:
+    results: list[dict[str, Any]] = []
+    for key in output.counted("retrying", keys):
+        try:
+            retried = opened.retry_dead(key, **act)
+            said = "it is tried again" if retried else "it is no dead letter any more"
+        except StoreError as error:
+            retried, said = False, f"not retried: {error}"
+        results.append({"key": key, "retried": retried, "said": said})
+        if not as_json:
+            output.say(f"{key}: {said}", err=not retried)
+    output.print_result(as_json, results, fine=all(each["retried"] for each in results))
 
 
 @dlq.command()

@@ -14,14 +14,18 @@ commands print through `say`, `say_table` and `print_json`, which escape such ch
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 import click
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 DONE, FAILED, MISUSED = 0, 1, 2
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -60,6 +65,8 @@ def say_table(
 ) -> None:
     """Print columns as wide as what is in them; without rows only ``empty``."""
     lines = list(rows)
+    if _wants_csv():
+        return _print_csv(head, lines)
     if not lines:
         return None if empty is None else say(empty)
     lines = lines if head is None else [head, *lines]
@@ -69,6 +76,27 @@ def say_table(
         padded = [_styled(cell) + " " * (width - _width(cell)) for cell, width in cells]
         click.echo("  ".join(padded).rstrip())
     return None
+
+
+_CSV: Final = "semel.csv"
+_FORMULA: Final = ("=", "+", "-", "@")
+
+
+def _wants_csv() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_CSV))
+
+
+def _print_csv(head: Sequence[str] | None, lines: Iterable[Sequence[Piece]]) -> None:
+    """Rows for spreadsheets. What one would take for a formula gets an apostrophe before it."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    if head is not None:
+        writer.writerow(head)
+    for line in lines:
+        texts = [visible(each.text if isinstance(each, Coloured) else each) for each in line]
+        writer.writerow(["'" + it if it.startswith(_FORMULA) and it != "-" else it for it in texts])
+    click.echo(written.getvalue(), nl=False)
 
 
 def print_page(
@@ -159,6 +187,39 @@ class Commands(click.Group):
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def listed(command: F) -> F:
+    """Add --csv and --watch to a command that prints a table."""
+
+    def note(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        context.meta[_CSV] = wanted
+
+    @click.option(
+        "--csv", is_flag=True, expose_value=False, callback=note, help="Print rows with commas."
+    )
+    @click.option(
+        "--watch",
+        type=click.FloatRange(0.1, 86_400),
+        help="Print it again every so many seconds, until it is interrupted.",
+    )
+    @wraps(command)
+    def again_and_again(*given: Any, watch: float | None, **named: Any) -> None:
+        while True:
+            if watch is not None and sys.stdout.isatty():
+                click.clear()
+            command(*given, **named)
+            if watch is None:
+                return
+            sys.stdout.flush()
+            try:
+                time.sleep(watch)
+            except KeyboardInterrupt:
+                return
+
+    return cast("F", again_and_again)
+
+
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 import click
 
 from semel.cli import output, targets
-from semel.cli.targets import Target
-from semel.core.records import Micros
+from semel.cli.targets import Since, Target
 from semel.runtime.shadow import Counts, read_counts
 
 _HEAD: Final = ("ROUTE", "REQUESTS", "WITH A KEY", "COVERAGE", "LOOK-ALIKES WITHOUT ONE")
@@ -23,22 +22,20 @@ def shadow() -> None:
 
 @shadow.command()
 @targets.on_a_guard
-@click.option(
-    "--since",
-    type=targets.age,
-    default="30d",
-    show_default=True,
-    help="Only what is younger than this, in whole days.",
-)
+@targets.since
 @output.as_json
-def report(target: Target, since: Micros, as_json: bool) -> None:
+def report(target: Target, since: Since | None, as_json: bool) -> None:
     """Report how many requests carry a key, and what would have become of them.
 
-    From what all processes have counted, up to the last seconds. Coverage comes first: where few
-    requests have a key, enforcement changes little. What would be refused is listed by its code.
+    From what all processes have counted in the last 30 days, or since a day. Coverage comes first:
+    where few requests have a key, enforcement changes little. Refusals are listed by their code.
     """
     guard = target.open_guard()
-    then = datetime.now(UTC) - timedelta(microseconds=since)
+    now = datetime.now(UTC)
+    then = now - timedelta(days=30)
+    if since is not None:
+        moment = since.moment(int(now.timestamp() * 1_000_000))
+        then = datetime.fromtimestamp(moment / 1_000_000, UTC)
     counts = read_counts(guard.backend.blocking(), guard.name, then)
     documents = [_document(route, counts[route]) for route in sorted(counts)]
     if as_json:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
-from semel.cli.output import FAILED, MISUSED, fail
+from semel.cli.output import FAILED, MISUSED, confirm, fail, say
 from semel.core.frozen import frozen
 from semel.core.operations.requests import Recalled
-from semel.core.records import Identity
+from semel.core.records import Case, Identity, Micros
 from semel.errors import ConfigurationError
 from semel.guard import Guard
 from semel.operators import lists
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from semel.operators.operator import Operator
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 SHORT: Final = 16
 """Digits of an identity that tables show."""
@@ -79,13 +83,20 @@ class Target:
 def on_a_guard(command: F) -> F:
     """Add --guard, --store and --app; the command gets them as its first argument, a `Target`."""
 
-    @click.option("--guard", help="The application's guard, say shop:guard.")
+    @click.option("--guard", envvar="SEMEL_GUARD", help="The application's guard, say shop:guard.")
     @click.option("--store", help="The store's URL, instead of a guard.")
-    @click.option("--app", help="The application, for policies on endpoints, say shop:app.")
+    @click.option(
+        "--app",
+        envvar="SEMEL_APP",
+        help="The application, for policies on endpoints, say shop:app.",
+    )
     @wraps(command)
     def with_target(
         *, guard: str | None, store: str | None, app: str | None, **given: Any
     ) -> object:
+        told = click.get_current_context().get_parameter_source("guard")
+        if store is not None and told is ParameterSource.ENVIRONMENT:
+            guard = None  # what is typed comes before what is set
         return command(Target(guard, store, app), **given)
 
     return cast("F", with_target)
@@ -122,6 +133,99 @@ def age(text: str) -> int:
         return int(duration("", text).total_seconds() * 1_000_000)
     except ConfigurationError:
         raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m or 7d") from None
+
+
+class _Since(click.ParamType[Any]):
+    """From when on: an age, or a time. The same in every command that has ``--since``."""
+
+    name = "since"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, Since):
+            return value
+        with suppress(ConfigurationError):
+            from semel.stores.options import duration
+
+            return Since(back=int(duration("", value).total_seconds() * 1_000_000))
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            said = f"{value!r} is neither an age such as 12h nor a time such as 2026-11-18T12:00"
+            return self.fail(said, param, ctx)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return Since(at=int(at.timestamp() * 1_000_000))
+
+
+@frozen
+class Since:
+    """How long ago, or when."""
+
+    back: Micros | None = None
+    at: Micros | None = None
+
+    def moment(self, now: Micros) -> Micros:
+        """As a time; ``now`` is that of whoever wrote the times it is compared with."""
+        return self.at if self.at is not None else now - (self.back or 0)
+
+
+since: Final = click.option(
+    "--since",
+    type=_Since(),
+    help="Only what began after that: an age, say 12h, or a time, say 2026-11-18T12:00 (UTC).",
+)
+
+
+def in_doubt(command: F) -> F:
+    """Add the filters of records whose outcome is unknown; the command gets them as ``chosen``."""
+
+    @click.option("--dead", is_flag=True, help="Only those that nobody will ask about again.")
+    @click.option("--tenant", help="Only this tenant's.")
+    @click.option("--method", help="Only of this method.")
+    @click.option("--path", help="Only of this path; /pay* is all that begin so.")
+    @click.option("--older", type=age, help="Only such of this age or more, say 30m or 7d.")
+    @since
+    @wraps(command)
+    def with_filters(*given: Any, **named: Any) -> object:
+        fields = ("dead", "tenant", "method", "path", "older", "since")
+        return command(*given, chosen={field: named.pop(field) for field in fields}, **named)
+
+    return with_filters  # type: ignore[return-value]
+
+
+def chosen_cases(opened: Operator, chosen: dict[str, Any]) -> list[tuple[Case, Micros]]:
+    """The records in doubt that fit, newest first, each with the store's time."""
+    named = dict(chosen)
+    dead, began, method = named.pop("dead"), named.pop("since"), named.pop("method")
+    named["method"] = None if method is None else method.upper()
+    named["since"] = None if began is None else began.moment(opened.now())
+    wanted = lists.RecordFilter(**named)
+    found = [
+        (case, now)
+        for case, now in opened.list_unknown(dead=dead)
+        if wanted.fits(case.origin, case.record.created_at, now)
+    ]
+    return sorted(found, key=lambda each: -each[0].record.created_at)
+
+
+def act_on(
+    what: str, items: Sequence[T], names: Callable[[T], str], *, dry_run: bool, yes: bool
+) -> bool:
+    """Show what a command is about to do, and ask; False: nothing is done.
+
+    From here on the list is fixed: what comes to fit later is not part of it.
+    """
+    if dry_run or not items:
+        for item in items:
+            say(names(item))
+        say(f"{len(items)} would be {what}" if items else "nothing fits", err=True)
+        return False
+    if not yes:
+        first = ", ".join(map(names, items[:5])) + (", ..." if len(items) > 5 else "")
+        confirm(f"{len(items)} will be {what}: {first}. Go on?")
+    return True
+
+
+dry_run: Final = click.option("--dry-run", is_flag=True, help="Only list what would be done.")
 
 
 def current_user() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +13,16 @@ from semel.cli import output, targets
 from semel.cli.targets import Target
 from semel.cli.views import case_document
 from semel.core.operations.requests import Applied
-from semel.core.records import Case, Micros, Response
+from semel.core.records import Case, Identity, Micros, Response
 from semel.core.recovery import journal
 from semel.core.request.keys import mask
 from semel.core.unknown import settlement
 from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry_about
 from semel.core.unknown.probe import GivenUp, Inspection
+from semel.errors import SemelError
+
+if TYPE_CHECKING:
+    from semel.operators.operator import Operator
 
 
 @click.group()
@@ -30,12 +34,14 @@ def unknown() -> None:
 
 
 @unknown.command("list")
+@output.listed
 @targets.on_a_guard
-@click.option("--dead", is_flag=True, help="Only those that nobody will ask about again.")
+@targets.in_doubt
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most.")
 @output.as_json
-def list_(target: Target, dead: bool, as_json: bool) -> None:
-    """List the records in doubt, lapsed ones included."""
-    listed = list(target.operator().list_unknown(dead=dead))
+def list_(target: Target, limit: int, as_json: bool, chosen: dict[str, Any]) -> None:
+    """List the records in doubt, lapsed ones included, newest first."""
+    listed = targets.chosen_cases(target.operator(), chosen)[:limit]
     if as_json:
         output.print_json([case_document(case) for case, _ in listed])
     else:
@@ -89,17 +95,58 @@ def show(target: Target, identity: str, call: str | None, as_json: bool) -> None
 
 
 @unknown.command()
-@click.argument("identity")
+@click.argument("identity", required=False)
 @targets.on_a_guard
+@targets.in_doubt
+@click.option("--all", "every", is_flag=True, help="Every record in doubt.")
+@targets.dry_run
+@output.yes
 @output.as_json
-def probe(target: Target, identity: str, as_json: bool) -> None:
-    """Ask the record's probe now, and settle it by the answer.
+def probe(
+    target: Target,
+    identity: str | None,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    chosen: dict[str, Any],
+) -> None:
+    """Ask a record's probe now, and settle it by the answer; or those of all that a filter finds.
 
-    Exit code 1 when it is unknown still.
+    Without IDENTITY, what the filters find is listed, and asked about one after the other once you
+    agree. Exit code 1 when one of them is unknown still.
     """
     operator = target.operator()
-    found = targets.find_record(operator, identity)
-    _report(operator.probe_now(found.case.record.identity), as_json)
+    filtered = every or any(chosen.values())
+    if filtered == (identity is not None):
+        said = "which records? Give IDENTITY, or filters, or --all"
+        output.fail(said, output.MISUSED)
+    if identity is not None:
+        found = targets.find_record(operator, identity)
+        return _report(operator.probe_now(found.case.record.identity), as_json)
+    identities = [case.record.identity for case, _ in targets.chosen_cases(operator, chosen)]
+    if targets.act_on("asked about", identities, _short, dry_run=dry_run, yes=yes):
+        _probe_all(operator, identities, as_json)
+    return None
+
+
+def _short(identity: Identity) -> str:
+    return identity.hex()[: targets.SHORT]
+
+
+def _probe_all(operator: Operator, identities: list[Identity], as_json: bool) -> None:
+    """One after the other; what fails does not keep the others from being asked about."""
+    results: list[dict[str, Any]] = []
+    for identity in output.counted("asking", identities):
+        try:
+            result = operator.probe_now(identity)
+            settled, said = isinstance(result, settlement.Settled), _sentence(result)
+        except SemelError as error:
+            settled, said = False, f"not settled: {error}"
+        results.append({"identity": identity.hex(), "settled": settled, "said": said})
+        if not as_json:
+            output.say(f"{_short(identity)}: {said}", err=not settled)
+    output.print_result(as_json, results, fine=all(each["settled"] for each in results))
 
 
 def _report(result: Inspection | None, as_json: bool) -> None:

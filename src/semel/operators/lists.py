@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from semel.core.frozen import frozen
 from semel.core.operations.maintenance import Browse, Scan
 from semel.core.operations.outbox import BrowseEffects, Effects, Shelf
-from semel.core.records import Case, Effect, Glimpse, Identity, Micros, State
+from semel.core.records import Case, Effect, Glimpse, Identity, Micros, Origin, State
 from semel.core.texts import shown
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ class RecordFilter:
     method: str | None = None
     path: str | None = None
     older: Micros | None = None
-    younger: Micros | None = None
+    since: Micros | None = None
+    """A time of the store's: only what was made after that."""
 
-    def fits(self, seen: Glimpse, now: Micros) -> bool:
-        origin, age = seen.origin, now - seen.created_at
+    def fits(self, origin: Origin, created_at: Micros, now: Micros) -> bool:
+        age = now - created_at
         if self.path is not None and self.path.endswith("*"):
             there = origin.path.startswith(self.path[:-1])
         else:
@@ -50,7 +51,7 @@ class RecordFilter:
             and (self.tenant is None or origin.tenant == shown(self.tenant))
             and self.method in (None, origin.method)
             and (self.older is None or age >= self.older)
-            and (self.younger is None or age < self.younger)
+            and (self.since is None or created_at >= self.since)
         )
 
 
@@ -80,7 +81,7 @@ def page(
         looked += len(step.glimpses) if step.until is None else min(_STEP, look - looked)
         after = step.until
         for seen in step.glimpses:
-            if not wanted.fits(seen, step.now):
+            if not wanted.fits(seen.origin, seen.created_at, step.now):
                 continue
             if len(found) == limit:
                 return Page(tuple(found), found[-1].identity, looked, step.now)

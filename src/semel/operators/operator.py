@@ -60,6 +60,7 @@ class Operator:
         self._routes = KnownRoutes(guard, app)
         self._runner = FlowRunner(guard)
         self._ask = self._runner.perform
+        self._has_outbox = guard.backend.capabilities.outbox
 
     def find(self, what: Identity | KeyAddress) -> ops.Recalled | None:
         """The record with all that is kept of it, by its identity or by where its key was used."""
@@ -261,7 +262,8 @@ class Operator:
     def _requeue(self, act: str, key: str, by: str, reason: str, *, drop: bool) -> bool:
         """Requeue or drop a dead effect. A store reports success for an absent key: look first."""
         said = by_operator(by, reason)
-        dead = next((effect for effect in self.list_dead() if effect.key == key), None)
+        found = self._ask(ops.FindEffect(key)).effects if self._has_outbox else ()
+        dead = next((effect for effect in found if effect.dead_at is not None), None)
         if dead is None or not self._ask(ops.Requeue(key, said, drop=drop)).applied:
             return False
         self._emit(act, by, reason, None, effect=dead.name)
