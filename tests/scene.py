@@ -76,7 +76,7 @@ class Scene:
             on_lapse = OnLapse.RESUME
         origin = Origin("tern", method, path, KEY)
         claim = ops.Claim(
-            *(identity, fence, "v1.raw.sha256.x", b"", origin, MINUTE, on_lapse),
+            *(identity, fence, "r1.x", b"", origin, MINUTE, on_lapse),
             request=request,
             terms=terms.id,
         )

@@ -101,7 +101,7 @@ class TestWorkers:
         patience = HOUR
         terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
         scene.harness.perform(ops.Agree(terms))
-        told = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"stored", patience)
+        told = (identity, fresh_fence(), "r1.x", b"", origin, b"stored", patience)
         scene.harness.perform(ops.Accept(*told, terms=terms.id))
         assert found(scene.guard) == []
         scene.travel(6 * MINUTE)
@@ -249,7 +249,7 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
 def test_an_error_is_exit_code_1_and_a_warning_is_not(tmp_path: Path) -> None:
     backend = open_backend(f"sqlite:///{tmp_path}/semel.db")
     origin = Origin("", "POST", "/payments", KEY)
-    claim = ops.Claim(Identity(bytes(32)), fresh_fence(), "v1.raw.sha256.x", b"", origin, 1)
+    claim = ops.Claim(Identity(bytes(32)), fresh_fence(), "r1.x", b"", origin, 1)
     backend.blocking().perform(claim)
     code, told = doctor(backend.url)
     assert (code, told["fit"], told["findings"]) == (0, True, [])

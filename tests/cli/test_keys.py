@@ -196,9 +196,7 @@ class TestShowing:
         scope = naming.Scope("tern", "POST", "/payments/7", "route")
         identity = Identity(naming.identity(scope, KEY))
         origin = Origin("tern", "POST", "/payments/7", KEY)
-        scene.harness.perform(
-            Claim(identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, MINUTE)
-        )
+        scene.harness.perform(Claim(identity, fresh_fence(), "r1.x", b"", origin, MINUTE))
         where = ("--key", KEY, "--path", "/payments/7")
         done = run(scene, "keys", "show", *where, "--tenant", "tern", "--json")
         assert done.exit_code == 0, done.output
@@ -229,7 +227,7 @@ class TestShowing:
 
 def _complete(scene: Scene, identity: Identity) -> None:
     fence, origin = fresh_fence(), Origin("tern", "POST", "/payments", KEY)
-    scene.harness.perform(Claim(identity, fence, "v1.raw.sha256.x", b"", origin, MINUTE))
+    scene.harness.perform(Claim(identity, fence, "r1.x", b"", origin, MINUTE))
     kept = encode(Snapshot(200, (), b"", 0))
     scene.harness.perform(Complete(identity, fence, kept, HOUR, HOUR))
 

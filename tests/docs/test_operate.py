@@ -50,9 +50,7 @@ def test_a_role_without_rights_to_the_schema_can_claim(postgres_url: str) -> Non
         connection.execute(statements.encode())
     open_backend(postgres_url.replace("postgres@", "semel_owner@")).migrate()
     app = open_backend(postgres_url.replace("postgres@", "shop@"))
-    claim = ops.Claim(
-        UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR, terms=TERMS.id
-    )
+    claim = ops.Claim(UNKNOWN["3e"], Fence(bytes(16)), "r1.x", b"", ORIGIN, HOUR, terms=TERMS.id)
     assert isinstance(app.blocking().perform(claim), ops.Claimed)
     app.close()
 
@@ -69,7 +67,7 @@ def test_a_user_without_rights_to_the_schema_can_claim_on_mariadb(mariadb: Maria
         )
         owner.migrate()
         claim = ops.Claim(
-            UNKNOWN["3e"], Fence(bytes(16)), "v1.raw.sha256.x", b"", ORIGIN, HOUR, terms=TERMS.id
+            UNKNOWN["3e"], Fence(bytes(16)), "r1.x", b"", ORIGIN, HOUR, terms=TERMS.id
         )
         assert isinstance(app.blocking().perform(claim), ops.Claimed)
         app.close()
@@ -99,7 +97,7 @@ def backend(url: str) -> Iterator[Backend]:
         fence = Fence(name.encode().ljust(16))
         store.perform(ops.Agree(TERMS))
         on_lapse = OnLapse.RESUME if name == OPERATION else OnLapse.UNKNOWN
-        given = (identity, fence, "v1.raw.sha256.x", b"", ORIGIN, HOUR, on_lapse)
+        given = (identity, fence, "r1.x", b"", ORIGIN, HOUR, on_lapse)
         store.perform(ops.Claim(*given, terms=TERMS.id))
         if name == OPERATION:
             begun = journal.encode(journal.Journal().intending("charge"))

@@ -45,9 +45,7 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend
         fence = Fence(b"\x3e" * 16)
         store = opened.blocking()
         store.perform(Agree(TERMS))
-        store.perform(
-            Claim(identity, fence, "v1.raw.sha256.x", b"", ORIGIN, MINUTE, terms=TERMS.id)
-        )
+        store.perform(Claim(identity, fence, "r1.x", b"", ORIGIN, MINUTE, terms=TERMS.id))
         store.perform(Complete(identity, fence, kept, DAY, DAY))
     yield opened
     opened.close()

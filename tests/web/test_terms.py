@@ -401,7 +401,7 @@ async def test_a_function_that_nobody_can_be_asked_about_is_a_dead_letter(
     kept = shop.case()
     assert kept.terms is not None
     lapsed = Claim(
-        *(Identity(b"l" * 32), Fence(b"f" * 16), "v1.raw.sha256.x", b"", kept.origin, 1),
+        *(Identity(b"l" * 32), Fence(b"f" * 16), "r1.x", b"", kept.origin, 1),
         *(OnLapse.UNKNOWN,),
         terms=kept.terms.id,
     )

@@ -60,7 +60,7 @@ def deferred(scene: Scene) -> Identity:
     origin = Origin("tern", "POST", "/rides", KEY)
     terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
     scene.harness.perform(Agree(terms))
-    counts_note = (identity, fresh_fence(), "v1.raw.sha256.x", b"", origin, b"request", HOUR)
+    counts_note = (identity, fresh_fence(), "r1.x", b"", origin, b"request", HOUR)
     scene.harness.perform(Accept(*counts_note, terms=terms.id))
     return identity
 
@@ -429,7 +429,7 @@ def lapsed(guard: Guard) -> Identity:
     """A record whose lease ends, and nobody asks for it again."""
     identity = Identity(os.urandom(32))
     origin = Origin("", "POST", "/payments", KEY)
-    claim = Claim(identity, Fence(os.urandom(16)), "v1.raw.sha256.x", b"", origin, 1000)
+    claim = Claim(identity, Fence(os.urandom(16)), "r1.x", b"", origin, 1000)
     guard.backend.blocking().perform(claim)
     return identity
 

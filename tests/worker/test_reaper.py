@@ -48,7 +48,7 @@ COLUMNS = """identity, state, fence, fingerprint, fields, tenant, method, path, 
              terms, created_at, leased_until, forget_at, duty, due_at, snapshot"""
 VALUES = """
     CASE WHEN n % 10 = 0 THEN 5 ELSE 3 END,
-    {fence}, 'v1.raw.sha256.x', {nothing}, '', 'POST', '/old', 'key', 1, 0, 0, NULL,
+    {fence}, 'r1.x', {nothing}, '', 'POST', '/old', 'key', 1, 0, 0, NULL,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 2 + n END,
     CASE WHEN n % 10 = 0 THEN 4 ELSE 5 END,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 1 + n END,
@@ -84,7 +84,7 @@ print("ready", flush=True)
 while not stop.exists():
     identity, fence = Identity(os.urandom(32)), Fence(os.urandom(16))
     started = time.perf_counter()
-    claimed = store.perform(Claim(identity, fence, "v1.raw.sha256.x", b"", origin, hour))
+    claimed = store.perform(Claim(identity, fence, "r1.x", b"", origin, hour))
     written = store.perform(Complete(identity, fence, b"answer", hour, hour))
     took.append(time.perf_counter() - started)
     assert isinstance(claimed, Claimed) and isinstance(written, Applied), (claimed, written)
@@ -256,7 +256,7 @@ def test_no_request_waits_for_the_reaper(postgres_url: str) -> None:
 def claim_and_complete(store: Store) -> None:
     identity, fence = Identity(os.urandom(32)), Fence(os.urandom(16))
     origin = Origin("", "POST", "/new", "key")
-    claim = Claim(identity, fence, "v1.raw.sha256.x", b"", origin, HOUR)
+    claim = Claim(identity, fence, "r1.x", b"", origin, HOUR)
     assert isinstance(store.perform(claim), Claimed)
     assert isinstance(store.perform(Complete(identity, fence, b"answer", HOUR, HOUR)), Applied)
 

@@ -17,7 +17,7 @@ from semel.core.operations.outbox import FindEffect, Shelf
 from semel.core.operations.requests import Recalled
 from semel.core.records import Case, Effect, Glimpse, Origin, Record
 from semel.core.recovery import journal
-from semel.core.request import keys
+from semel.core.request import fingerprint, keys
 from semel.core.stored import snapshot
 from semel.core.unknown.settlement import in_doubt
 from semel.errors import StoreError
@@ -44,7 +44,7 @@ def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict
         "next_at": moment(case.due_at),
         "tries": case.tries,
         "fence": f"{record.fence.hex()[:6]}...",
-        "fingerprint": record.fingerprint.rpartition(".")[0],
+        "fingerprint": fingerprint.label(record.fingerprint),
         "resource": case.resource,
         "reason": record.reason,
         **_journal(case),

@@ -537,13 +537,18 @@ def _are_statuses(given: Any) -> bool:
 class RoutePlan:
     """A route by its name, its policy, and the terms under which it makes records now."""
 
-    __slots__ = ("application", "enrolled", "label", "met_short_key", "policy", "terms")
+    __slots__ = (
+        *("application", "enrolled", "label", "met_short_key"),
+        *("method", "path", "policy", "terms"),
+    )
 
     def __init__(self, label: str, policy: Policy, terms: Terms) -> None:
         self.label = label
         self.policy = policy
         self.terms = terms
         self.application = terms.application
+        self.method, _, self.path = terms.route.partition(" ")
+        """Of every request, where the route has no parameters."""
         self.enrolled = False
         """This process has compared the route's settings with what the store remembers, and its
         claims need nothing else; those in shadow do."""

@@ -79,8 +79,17 @@ class Origin:
 
     tenant: str
     method: str
+    """Empty with an empty path: as in the route of its terms (`whole_origin`)."""
     path: str
     key: str
+
+
+def whole_origin(origin: Origin, terms: Terms | None) -> Origin:
+    """``origin`` with what was left out of it because the record's route says it."""
+    if origin.method or terms is None:
+        return origin
+    method, _, path = terms.route.partition(" ")
+    return Origin(origin.tenant, method, path, origin.key)
 
 
 @value

@@ -10,6 +10,7 @@ from typing import Any, Final
 from semel.backoff import pause_before
 from semel.core import operations as ops
 from semel.core.flow import Flow, arun, run
+from semel.core.records import whole_origin
 from semel.core.recovery.points import Holder, PointCall, call, phase
 from semel.core.unknown import evidence
 from semel.core.unknown.evidence import Absent, CannotTell, Happened
@@ -34,7 +35,8 @@ def _holder(run: Run) -> Holder:
 
 def _calling(run: Run, point: PointCall, repeatable: bool) -> Flow[Any]:
     holder = _holder(run)
-    inquiry = evidence.inquiry(holder.identity, run.origin, point.name, holder.epoch)
+    origin = whole_origin(run.origin, run.plan.terms)
+    inquiry = evidence.inquiry(holder.identity, origin, point.name, holder.epoch)
     probe = run.probes.get(point.name, run.plan.policy.probe)
     return call(holder, point, repeatable, probe, inquiry)
 

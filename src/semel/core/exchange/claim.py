@@ -156,7 +156,7 @@ def claim_of(ex: Exchange) -> ops.Claim:
         identity=ex.identity,
         fence=ex.fence,
         fingerprint=prints.fingerprint.text,
-        fields=prints.evidence(ex.fence),
+        fields=prints.evidence(ex.identity),
         origin=ex.origin,
         lease=policy.lease_micros,
         on_lapse=policy.lapse,

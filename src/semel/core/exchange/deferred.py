@@ -46,7 +46,7 @@ def _hand_over(ex: Exchange, looks: bool) -> Flow[ops.Accepted | ops.Found | ops
         identity=ex.identity,
         fence=ex.fence,
         fingerprint=ex.prints.fingerprint.text,
-        fields=ex.prints.evidence(ex.fence),
+        fields=ex.prints.evidence(ex.identity),
         origin=ex.origin,
         request=ex.stored,
         patience=ex.policy.abandon_micros,

@@ -78,10 +78,16 @@ class Exchange:
 
     @property
     def origin(self) -> Origin:
-        """Where the key was used, for the people who operate the system."""
+        """Where the key was used, for the people who operate the system.
+
+        Without what the route says: a record names its route, and need not repeat it.
+        """
         if self._origin is None:
-            request = self.request
-            self._origin = Origin(self.tenant, request.method, request.path, self.key)
+            request, plan = self.request, self.plan
+            method, path = request.method, request.path
+            if path == plan.path and method == plan.method:
+                method = path = ""
+            self._origin = Origin(self.tenant, method, path, self.key)
         return self._origin
 
     @property

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from semel.core.frozen import frozen
-from semel.core.records import Record, Request
+from semel.core.records import Identity, Record, Request
 from semel.core.request.fingerprint import (
     MAX_FIELDS,
     Fingerprint,
@@ -64,25 +64,28 @@ class Prints:
             self._fingerprint = fingerprint(self._request, self._body, self._recipe, self._frame)
         return self._fingerprint
 
-    def evidence(self, salt: bytes) -> bytes:
-        """What a record keeps to compare with later: salt, trace, and a digest of each field."""
-        salt = salt[:_SALT]
+    def evidence(self, identity: Identity) -> bytes:
+        """What a record keeps to compare with later: the trace, and a digest of each field.
+
+        Both are salted with the record's identity, which no other record has.
+        """
+        salt = identity[:_SALT]
         fingerprint = self._fingerprint or self.fingerprint
-        digests = field_digests(fingerprint.fields, salt, self._recipe)
-        return salt + self._trace(salt) + digests
+        return self._trace(salt) + field_digests(fingerprint.fields, salt, self._recipe)
 
     def match(self, record: Record) -> bool:
         """Whether the record was made by a request that means the same: the same bytes do."""
         evidence, recipe = record.fields, self._recipe
         # A function may look at more than what the trace is made of.
-        traced = recipe.by is None and len(evidence) >= _SALT + _TRACE
-        if traced and self._trace(evidence[:_SALT]) == evidence[_SALT : _SALT + _TRACE]:
+        traced = recipe.by is None and len(evidence) >= _TRACE
+        if traced and self._trace(record.identity[:_SALT]) == evidence[:_TRACE]:
             return True
         return matches(record.fingerprint, recipe, self.fingerprint)
 
-    def differing(self, evidence: bytes) -> FieldDifference:
-        """How the fields differ from those the evidence was made of."""
-        return differing_fields(evidence[_SALT + _TRACE :], self.fingerprint.fields, self._recipe)
+    def differing(self, record: Record) -> FieldDifference:
+        """How the fields differ from those of the request that made the record."""
+        stored, salt = record.fields[_TRACE:], record.identity[:_SALT]
+        return differing_fields(stored, self.fingerprint.fields, salt, self._recipe)
 
     def _trace(self, salt: bytes) -> bytes:
         """Keyed by the salt and the current secret: a short body cannot be found by trying."""
@@ -116,8 +119,10 @@ def _condensed(body: Iterable[bytes]) -> tuple[bytes, bytes]:
 # --- which fields differ
 
 MAX_NAMED: Final = 20
-_DIGEST_BYTES: Final = 6  # enough to tell fields apart; the fingerprint itself has already decided
-_FORMAT: Final = 3
+_DIGEST_BYTES: Final = 4  # enough to tell fields apart; the fingerprint itself has already decided
+_FORMAT: Final = 4
+_CUT: Final = 128
+"""Added to the format: there were more fields."""
 _PLAIN: Final = FingerprintRule()
 _NAME: Final = re.compile(r"[^\W\d][\w.\[\]-]{0,63}")
 """What a programmer calls a field; numbers, addresses and JSON are none."""
@@ -144,7 +149,7 @@ def field_digests(
         return b""
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", b"")
     cut = len(fields) > MAX_FIELDS
-    head = b"%c%c%c%b%c%b" % (_FORMAT, cut, len(key_id), key_id.encode(), len(salt), salt)
+    head = b"%c%c%b" % (_FORMAT | _CUT * cut, len(key_id), key_id.encode())
     digests, keyed = [head], _keyed(secret, salt)
     for octets in islice(fields.values(), MAX_FIELDS) if cut else fields.values():
         digest = keyed.copy()
@@ -154,7 +159,7 @@ def field_digests(
 
 
 def differing_fields(
-    stored: bytes, mine: Mapping[str, bytes], recipe: FingerprintRule = _PLAIN
+    stored: bytes, mine: Mapping[str, bytes], salt: bytes, recipe: FingerprintRule = _PLAIN
 ) -> FieldDifference:
     """How these fields differ from the stored ones; in nothing when `stored` cannot be read."""
     read = _read_digests(stored)
@@ -162,7 +167,7 @@ def differing_fields(
     if read is None or secret is None:
         return FieldDifference()
     ours: dict[str, bytes] = {}
-    keyed = _keyed(secret, read.salt)
+    keyed = _keyed(secret, salt)
     for name, octets in mine.items():
         digest = keyed.copy()
         digest.update(octets)
@@ -189,25 +194,17 @@ def _keyed(secret: bytes, salt: bytes) -> blake2b:
 class _Digests(NamedTuple):
     cut: bool
     key_id: str
-    salt: bytes
     digests: frozenset[bytes]
 
 
 def _read_digests(stored: bytes) -> _Digests | None:
-    if len(stored) < 4 or stored[0] != _FORMAT:
+    if len(stored) < 2 or stored[0] & ~_CUT != _FORMAT:
         return None
-    key_id, at = _take(stored, 2)
-    salt, at = _take(stored, at)
+    at = 2 + stored[1]
     size = len(stored) - at
     if size <= 0 or size % _DIGEST_BYTES:  # cut short
         return None
     digests = [
         stored[start : start + _DIGEST_BYTES] for start in range(at, len(stored), _DIGEST_BYTES)
     ]
-    return _Digests(bool(stored[1]), key_id.decode("latin-1"), salt, frozenset(digests))
-
-
-def _take(stored: bytes, at: int) -> tuple[bytes, int]:
-    """A counted piece and where it ends, which is past the end of what was cut short."""
-    end = at + 1 + (stored[at] if at < len(stored) else 0)
-    return stored[at + 1 : end], end
+    return _Digests(bool(stored[0] & _CUT), stored[2:at].decode("latin-1"), frozenset(digests))

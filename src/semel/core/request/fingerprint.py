@@ -2,8 +2,10 @@
 
 A fingerprint is made in two steps: SHA-256 over the framed meaning, then, where there is a
 secret, HMAC-SHA-256 over that digest. So a record sealed under an older secret is checked without
-reading the body again. Stored as `v1.<kind>.<seal>.<digest>`; kind and meaning are hashed
-together, so that raw bytes never equal a canonical form.
+reading the body again. Stored as the first letter of its kind, the version, `-` and the key id
+where there is a secret, a dot and half of the digest: `j1.<digest>`, `r1-2024.<digest>`. Half is
+128 bits: who could find two bodies with one digest would deceive nobody but itself. Kind and
+meaning are hashed together, so that raw bytes never equal a canonical form.
 """
 
 import json
@@ -245,7 +247,7 @@ def fingerprint(
         if usual is not None and len(usual.members) <= MAX_FIELDS:
             data, members = usual
             digest = sha256(b"%b%b\n%d" % (frame.before_json, data, len(data))).digest()
-            return Fingerprint(_text("json", "sha256", digest, None), members, "json", digest)
+            return Fingerprint(_text("json", "", digest, None), members, "json", digest)
     if recipe.by is None:
         content, query = _content(request, body, recipe), request.query
     else:
@@ -257,8 +259,7 @@ def fingerprint(
         content, query = _Content("by", "", "", chosen, {}), b""
     digest = _digest(request.method, request.escaped or request.path, query, content)
     key_id, secret = recipe.secrets[0] if recipe.secrets else ("", None)
-    seal = "sha256" if secret is None else f"hmac-{key_id}"
-    text = _text(content.kind, seal, digest, secret)
+    text = _text(content.kind, key_id, digest, secret)
     return Fingerprint(text, _first(content.fields), content.kind, digest)
 
 
@@ -360,11 +361,12 @@ def _head(kind: Kind, parts: tuple[str, ...], query: bytes) -> bytes:
     return head.encode("utf-8", "surrogatepass") + query  # headers may hold anything
 
 
-def _text(kind: str, seal: str, digest: bytes, secret: bytes | None) -> str:
+def _text(kind: str, key_id: str, digest: bytes, secret: bytes | None) -> str:
     if secret is not None:
         digest = hmac_digest(secret, digest, "sha256")
-    text = b2a_base64(digest, newline=False).translate(_URL_SAFE)[:43]
-    return f"v1.{kind}.{seal}.{text.decode()}"
+        key_id = f"-{key_id}"
+    half = b2a_base64(digest[:16], newline=False).translate(_URL_SAFE)[:22]
+    return f"{kind[0]}1{key_id}.{half.decode()}"
 
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -379,14 +381,25 @@ def matches(stored: str, recipe: FingerprintRule, mine: Fingerprint) -> bool:
     """
     if _same(stored, mine.text):
         return True
-    version, _, rest = stored.partition(".")
-    kind, _, rest = rest.partition(".")
-    seal = rest.partition(".")[0]
-    secrets: dict[str, bytes | None] = {f"hmac-{name}": secret for name, secret in recipe.secrets}
-    secrets["sha256"] = None
-    if version != "v1" or kind != mine.kind or seal not in secrets:
+    made = stored.partition(".")[0]
+    secrets: dict[str, tuple[str, bytes | None]] = {
+        f"-{key_id}": (key_id, secret) for key_id, secret in recipe.secrets
+    }
+    secrets[""] = ("", None)
+    if made[:2] != f"{mine.kind[0]}1" or made[2:] not in secrets:
         return False
-    return _same(stored, _text(kind, seal, mine.digest, secrets[seal]))
+    key_id, secret = secrets[made[2:]]
+    return _same(stored, _text(mine.kind, key_id, mine.digest, secret))
+
+
+_KINDS: dict[str, Kind] = {"j": "json", "f": "form", "m": "multipart", "r": "raw", "b": "by"}
+
+
+def label(stored: str) -> str:
+    """How a stored fingerprint was made, for people: version, kind and seal, without the digest."""
+    made = stored.partition(".")[0]
+    kind, version, key_id = _KINDS.get(made[:1], made[:1]), made[1:2], made[3:]
+    return f"v{version}.{kind}.{f'hmac-{key_id}' if key_id else 'sha256'}" if made else ""
 
 
 def _same(stored: str, mine: str) -> bool:

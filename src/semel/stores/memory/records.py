@@ -11,7 +11,17 @@ from typing import Any, Final, cast
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.records import ABANDONED, Case, Fence, Glimpse, Identity, Micros, Record, State
+from semel.core.records import (
+    ABANDONED,
+    Case,
+    Fence,
+    Glimpse,
+    Identity,
+    Micros,
+    Record,
+    State,
+    whole_origin,
+)
 from semel.core.states import RecordEvent
 from semel.core.stored.snapshot import LARGE, brief
 from semel.core.terms import Terms, TermsId, application_of, route_of
@@ -202,7 +212,10 @@ class MemoryRecords:
         page, until = self._page(op)
         seen = [
             Glimpse(
-                *(row.identity, row.state, row.on_lapse, row.origin),
+                row.identity,
+                row.state,
+                row.on_lapse,
+                whole_origin(row.origin, self.terms.get(row.terms)),
                 *(row.created_at, row.leased_until, row.expires_at, row.forget_at),
                 *(due_at(row.record, row.due_at), row.tries, row.reason),
                 None if row.snapshot is None else len(row.snapshot),

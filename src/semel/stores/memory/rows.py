@@ -14,7 +14,17 @@ from typing import Any, Final, TypeAlias
 
 from semel.core import operations as ops
 from semel.core.frozen import frozen, replace
-from semel.core.records import Case, Fence, Identity, Micros, OnLapse, Origin, Record, State
+from semel.core.records import (
+    Case,
+    Fence,
+    Identity,
+    Micros,
+    OnLapse,
+    Origin,
+    Record,
+    State,
+    whole_origin,
+)
 from semel.core.states import TABLE, Proof, RecordEvent
 from semel.core.terms import Terms, TermsId
 from semel.core.texts import described, shown
@@ -122,8 +132,8 @@ class Row:
     def case(self, known: Mapping[TermsId, Terms]) -> Case:
         """The record with all that belongs to it. ``known``: the terms on record."""
         own = self.request, self.journal, self.resource, self.tries
-        due = due_at(self.record, self.due_at)
-        return Case(self.record, self.origin, *own, due, known.get(self.terms))
+        due, terms = due_at(self.record, self.due_at), known.get(self.terms)
+        return Case(self.record, whole_origin(self.origin, terms), *own, due, terms)
 
 
 # ── which writes are allowed ──────────────────────────────────────────────────────────────────────

@@ -25,6 +25,7 @@ from semel.core.records import (
     Origin,
     Record,
     State,
+    whole_origin,
 )
 from semel.errors import StoreCorrupt
 from semel.stores.base import due_at, next_look
@@ -200,9 +201,8 @@ def case(row: Row) -> Case:
     tenant, method, path, key, request, journal, resource, tries, due, said, _ = _OF_CASE.read(
         row[13:]
     )
-    found = record(row)
-    origin, due = Origin(tenant, method, path, key), due_at(found, due)
-    agreed = None if said is None else terms.read(said)
+    found, agreed = record(row), None if said is None else terms.read(said)
+    origin, due = whole_origin(Origin(tenant, method, path, key), agreed), due_at(found, due)
     return Case(found, origin, request, journal, resource, tries or 0, due, agreed)
 
 
@@ -218,11 +218,12 @@ def glimpse(row: Row) -> Glimpse:
     identity, state, on_lapse, *rest = _GLIMPSE.read(row)
     tenant, method, path, key, created_at, *times, tries, reason, size, said, _ = rest
     leased_until, expires_at, forget_at, _ = times
+    agreed = None if said is None else terms.read(said)
     return Glimpse(
         identity,
         state,
         on_lapse,
-        Origin(tenant, method, path, key),
+        whole_origin(Origin(tenant, method, path, key), agreed),
         created_at,
         leased_until,
         expires_at,
@@ -231,7 +232,7 @@ def glimpse(row: Row) -> Glimpse:
         tries or 0,
         reason,
         size,
-        None if said is None else terms.read(said),
+        agreed,
     )
 
 
