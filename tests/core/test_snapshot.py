@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from semel.core.records import Headers
 from semel.core.recovery import journal
 from semel.core.stored import requests
-from semel.core.stored.snapshot import COMPRESS_OVER, Snapshot, decode, encode
+from semel.core.stored.snapshot import (
+    COMPRESS_OVER,
+    Snapshot,
+    decode,
+    decode_whole,
+    encode,
+    encode_whole,
+)
 from semel.errors import SchemaTooNew, StoreCorrupt
 
 SNAPSHOTS = st.builds(
@@ -30,6 +38,30 @@ SNAPSHOTS = st.builds(
 @given(SNAPSHOTS)
 def test_a_snapshot_comes_out_as_it_went_in(snapshot: Snapshot) -> None:
     assert decode(encode(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ((b"content-type", b"application/json"),),
+        ((b"n" * 253, b"v" * 253), (b"n" * 254, b"v" * 254), (b"n" * 255, b"v" * 256)),
+        ((b"", b""), (b"x", b"v" * 70_000), (b"date", b"")),
+        ((b"Content-Type", b"text/html"),),
+        tuple((b"set-cookie", b"%d" % n) for n in range(5000)),
+    ],
+    ids=["usual", "around one byte", "longer than two bytes", "another case", "many"],
+)
+def test_headers_of_any_length_come_out_as_they_went_in(headers: Headers) -> None:
+    assert decode(encode(Snapshot(201, headers, b"body", 4))).headers == headers
+    blob = encode_whole(201, headers, b"body")
+    assert decode(blob) == Snapshot(201, headers, b"body", 4)
+    assert decode_whole(blob) in ((201, headers, b"body"), None)
+
+
+def test_a_usual_answer_has_a_short_head() -> None:
+    blob = encode_whole(201, ((b"content-type", b"application/json"),), b"body")
+    assert len(blob) == 23 + 3 + len(b"application/json") + len(b"body")
+    assert decode_whole(blob) == (201, ((b"content-type", b"application/json"),), b"body")
 
 
 @pytest.mark.parametrize("body", [b"a" * (COMPRESS_OVER + 1), os.urandom(COMPRESS_OVER + 1)])
@@ -55,7 +87,7 @@ def test_what_a_newer_semel_wrote_is_called_so_and_never_guessed_at() -> None:
     blob = encode(Snapshot(200, (), b"paid"))
     with pytest.raises(SchemaTooNew, match="upgrade"):
         decode(b"S2" + blob[2:])
-    flags, rest = blob[2] | 64, blob[19:]
+    flags, rest = blob[2] | 128, blob[19:]
     checksum = sha256(bytes((flags,)) + rest).digest()[:16]
     with pytest.raises(SchemaTooNew, match="upgrade"):
         decode(b"S1" + bytes((flags,)) + checksum + rest)

@@ -3,10 +3,13 @@
 A snapshot without its body is a *receipt*; an *open* receipt belongs to an answer that is still
 being streamed. Stores see only the encoded bytes.
 
-Layout: ``S1`` · flags · half a SHA-256 of flags and rest · status, size and lengths · version ·
-digest · headers · body. The checksum turns a damaged row into a refusal instead of a wrong answer.
-It comes early, so that the *head* of a large snapshot, which is all that a store tells of it unless
-it is fetched, proves the bytes that somebody else has kept.
+Layout: ``S1`` · flags · half a SHA-256 of flags and rest · status and length of the headers · where
+the flags say so size, version, digest · headers · body. The checksum turns a damaged row into a
+refusal instead of a wrong answer. It comes early, so that the *head* of a large snapshot, which is
+all that a store tells of it unless it is fetched, proves the bytes that somebody else has kept.
+
+A header is its name and its text, each after its length: one byte, or 255 and four more. The place
+of a name's length may hold 254, and then the number of a usual name.
 """
 
 from __future__ import annotations
@@ -25,14 +28,24 @@ from semel.errors import SchemaTooNew, StoreCorrupt
 
 _MAGIC: Final = b"S1"
 _HEAD: Final = struct.Struct(">2sB16s")
-_FIXED: Final = struct.Struct(">HQHHH")  # status, size, header count, version and digest lengths
-_PAIR: Final = struct.Struct(">HI")
+_FIXED: Final = struct.Struct(">HH")  # status, length of the headers
+_SIZE: Final = struct.Struct(">Q")
+_LONG: Final = struct.Struct(">I")
 _START: Final = _HEAD.size + _FIXED.size
-"""Where the headers begin, if there is neither version nor digest."""
+"""Where the headers begin, if nothing else comes before them."""
 
-_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED, _SHADOW = 1, 2, 4, 8, 16, 32
+_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED, _SIZED, _DIGESTED = 1, 2, 4, 8, 16, 32, 64
 _WHOLE_MAGIC: Final = _MAGIC + bytes((_HAS_BODY | _WHOLE,))
-_KNOWN: Final = _HAS_BODY | _WHOLE | _OPEN | _DEFLATED | _VERSIONED | _SHADOW
+_UNKNOWN: Final = 128
+
+_USUAL, _MORE, _MANY = 254, 255, 0xFFFF
+"""In the place of a length: a usual name follows, or a longer length."""
+_NAMES: Final = (
+    *(b"content-type", b"content-length", b"location", b"etag", b"cache-control", b"vary"),
+    *(b"content-encoding", b"content-language", b"link", b"last-modified", b"allow", b"date"),
+)
+"""Usual names by their number, which never changes; more may be added at the end."""
+_NUMBERS: Final = {name: bytes((_USUAL, number)) for number, name in enumerate(_NAMES)}
 
 LARGE: Final = 32 * 1024
 """Stored bytes; of more than this a store tells the head, unless they are fetched."""
@@ -59,8 +72,6 @@ class Snapshot:
     whole: bool = True
     open: bool = False
     schema_version: str | None = None
-    shadow: bool = False
-    """Of a run in shadow: others may have run beside it (`core/exchange/shadow.py`)."""
 
     def response(self) -> Response | None:
         """The answer to send again, or None when only a receipt was kept."""
@@ -71,33 +82,43 @@ class Snapshot:
 
 def encode(snapshot: Snapshot) -> bytes:
     """The bytes a store keeps."""
-    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open | _SHADOW * snapshot.shadow
-    if snapshot.schema_version is not None:
-        flags |= _VERSIONED
+    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open
+    parts: list[bytes] = []
     body = snapshot.body or b""
+    if snapshot.size != len(body):
+        parts, flags = [_SIZE.pack(snapshot.size)], flags | _SIZED
+    if snapshot.schema_version is not None:
+        version = snapshot.schema_version.encode()
+        parts, flags = [*parts, _length(len(version)), version], flags | _VERSIONED
+    if snapshot.digest:
+        parts, flags = [*parts, _length(len(snapshot.digest)), snapshot.digest], flags | _DIGESTED
     if snapshot.body is not None:
         flags |= _HAS_BODY
     if len(body) > COMPRESS_OVER and len(packed := zlib.compress(body, 1)) < len(body):
         body, flags = packed, flags | _DEFLATED
-    version = (snapshot.schema_version or "").encode()
-    head = (snapshot.status, snapshot.size, len(snapshot.headers), len(version))
-    start = _FIXED.pack(*head, len(snapshot.digest)) + version + snapshot.digest
-    return _sealed(flags, start, snapshot.headers, body)
+    return _sealed(flags, snapshot.status, b"".join(parts), snapshot.headers, body)
 
 
 def encode_whole(status: int, headers: Sequence[Header], body: bytes) -> bytes:
     """The same of a whole answer, not large and of no version, as most are."""
-    start = _FIXED.pack(status, len(body), len(headers), 0, 0)
-    return _sealed(_HAS_BODY | _WHOLE, start, headers, body)
+    return _sealed(_HAS_BODY | _WHOLE, status, b"", headers, body)
 
 
-def _sealed(flags: int, start: bytes, headers: Sequence[Header], body: bytes) -> bytes:
-    parts = [start]
+def _sealed(flags: int, status: int, said: bytes, headers: Sequence[Header], body: bytes) -> bytes:
+    parts: list[bytes] = []
     for name, text in headers:
-        parts += (_PAIR.pack(len(name), len(text)), name, text)
-    parts.append(body)
-    rest, mark = b"".join(parts), b"%c" % flags
+        parts += (_NUMBERS.get(name) or _length(len(name)) + name, _length(len(text)), text)
+    section = b"".join(parts)
+    length = len(section)
+    start = _FIXED.pack(status, length if length < _MANY else _MANY)
+    if length >= _MANY:
+        start += _LONG.pack(length)
+    rest, mark = b"%b%b%b%b" % (start, said, section, body), b"%c" % flags
     return b"%b%b%b%b" % (_MAGIC, mark, sha256(mark + rest).digest()[:16], rest)
+
+
+def _length(length: int) -> bytes:
+    return b"%c" % length if length < _USUAL else b"%c%b" % (_MORE, _LONG.pack(length))
 
 
 def brief(blob: bytes) -> bytes:
@@ -126,24 +147,30 @@ def decode(blob: bytes) -> Snapshot:
         hashed.update(rest)
         if magic != _MAGIC or hashed.digest()[:16] != checksum:
             raise StoreCorrupt("a stored response is damaged: its checksum does not match")
-        if flags & ~_KNOWN:  # the body may be packed in a way that is not known here
+        if flags & _UNKNOWN:  # the body may be packed in a way that is not known here
             raise SchemaTooNew(f"a stored response {NEWER}")
-        status, size, count, version_length, digest_length = _FIXED.unpack_from(rest)
-        version_end = _FIXED.size + version_length
-        digest_end = version_end + digest_length
-        version = rest[_FIXED.size : version_end].decode()
-        headers, length = _headers(rest[digest_end:], count)
-        body = rest[digest_end + length :] if flags & _HAS_BODY else None
+        status, length = _FIXED.unpack_from(rest)
+        at, size, version, digest = _FIXED.size, None, None, b""
+        if length == _MANY:
+            (length,), at = _LONG.unpack_from(rest, at), at + _LONG.size
+        if flags & _SIZED:
+            (size,), at = _SIZE.unpack_from(rest, at), at + _SIZE.size
+        if flags & _VERSIONED:
+            version, at = _counted(rest, at)
+        if flags & _DIGESTED:
+            digest, at = _counted(rest, at)
+        body = rest[at + length :] if flags & _HAS_BODY else None
+        if body is not None and flags & _DEFLATED:
+            body = zlib.decompress(body)
         return Snapshot(
             status=status,
-            headers=headers,
-            body=body if body is None or not flags & _DEFLATED else zlib.decompress(body),
-            size=size,
-            digest=rest[version_end:digest_end],
+            headers=_headers(rest[at : at + length]),
+            body=body,
+            size=len(body or b"") if size is None else size,
+            digest=digest,
             whole=bool(flags & _WHOLE),
             open=bool(flags & _OPEN),
-            schema_version=version if flags & _VERSIONED else None,
-            shadow=bool(flags & _SHADOW),
+            schema_version=None if version is None else version.decode(),
         )
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise StoreCorrupt(f"a stored response cannot be read: {error}") from error
@@ -153,31 +180,37 @@ def decode_whole(blob: bytes) -> tuple[int, Headers, bytes] | None:
     """Status, headers and body of what `encode_whole` has encoded; None of all else."""
     if len(blob) < _START or blob[:3] != _WHOLE_MAGIC:
         return None
-    status, size, count, version_length, digest_length = _FIXED.unpack_from(blob, _HEAD.size)
-    end = len(blob) - size
-    if version_length or digest_length or end < _START:
+    status, length = _FIXED.unpack_from(blob, _HEAD.size)
+    if length == _MANY:
         return None
     if sha256(blob[2:3] + blob[_HEAD.size :]).digest()[:16] != blob[3 : _HEAD.size]:
         return None
+    end = _START + length
     try:
-        headers, length = _known_headers(blob[_START:end], count)
-    except struct.error:
+        return status, _known_headers(blob[_START:end]), blob[end:]
+    except (struct.error, IndexError):
         return None
-    return (status, headers, blob[end:]) if _START + length == end else None
 
 
-def _headers(section: bytes, count: int) -> tuple[Headers, int]:
-    """The headers at the start of a section, and how long they are there."""
+def _headers(section: bytes) -> Headers:
     headers: list[Header] = []
-    at = 0
-    for _ in range(count):
-        name_length, value_length = _PAIR.unpack_from(section, at)
-        at += _PAIR.size
-        name = section[at : at + name_length]
-        at += name_length
-        headers.append((name, section[at : at + value_length]))
-        at += value_length
-    return tuple(headers), at
+    at, end = 0, len(section)
+    while at < end:
+        if section[at] == _USUAL:
+            name, at = _NAMES[section[at + 1]], at + 2
+        else:
+            name, at = _counted(section, at)
+        text, at = _counted(section, at)
+        headers.append((name, text))
+    return tuple(headers)
+
+
+def _counted(section: bytes, at: int) -> tuple[bytes, int]:
+    """What stands after its length, and where it ends."""
+    length, at = section[at], at + 1
+    if length == _MORE:
+        (length,), at = _LONG.unpack_from(section, at), at + _LONG.size
+    return section[at : at + length], at + length
 
 
 _known_headers: Final = lru_cache(128)(_headers)
