@@ -12,9 +12,15 @@ from tests.servers.warden import descendants
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process and of those below it, as the scheduler counts it."""
+    """Of all threads of a process and of those below it, as the scheduler counts it.
+
+    Of those below it that are gone the process itself knows, to a hundredth of a second.
+    """
     used = 0
     for process in (pid, *descendants(pid)):
+        with suppress(OSError):
+            after_name = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+            used += sum(map(int, after_name[13:15])) * 10**9 // os.sysconf("SC_CLK_TCK")
         for thread in _threads(process):
             with suppress(OSError):
                 path = Path(f"/proc/{process}/task/{thread}/schedstat")

@@ -97,6 +97,7 @@ def figures() -> dict[str, Any]:
 
 
 MEASURED: Final = {
+    "SQLite, with its process": "sqlite",
     "PostgreSQL": "postgresql",
     "PostgreSQL, quorum of 3": "postgresql_quorum",
     "MariaDB": "mariadb",

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from bench.generators.pairs import DAY, FIELDS, LEASE, SNAPSHOT
+from bench.generators.pairs import DAY, FIELDS, FINGERPRINT, LEASE, SNAPSHOT
 from semel.core.terms import NO_TERMS
 from semel.stores import open_backend
 from semel.stores.sql.dialect import dialect
@@ -30,13 +30,13 @@ CLAIM, COMPLETE = silent("claim"), silent("complete")
 def rows(count: int) -> list[dict[str, Any]]:
     """The parameters of both statements, for so many new keys."""
     shared = {
-        "fingerprint": "v1:" + "a" * 43,
+        "fingerprint": FINGERPRINT,
         "fields": FIELDS,
         "tenant": "tenant",
         "method": "POST",
         "path": "/payments",
         "key": "key-1",
-        "on_lapse": "unknown",
+        "on_lapse": 1,
         "lease": LEASE,
         "fresh_until": None,
         "request": None,

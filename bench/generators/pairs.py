@@ -1,6 +1,8 @@
 """Claim and complete through a store alone, no HTTP: ``pairs URL IN_FLIGHT SECONDS`` in JSON.
 
-Each of so many tasks in one process claims a new key and completes it, over and over.
+Each of so many tasks in one process claims a new key and completes it, over and over. What is
+stored is made as the core makes it, of a request with two fields and of an answer in JSON whose
+body does not compress. ``written``: bytes that the process has written to files, for each pair.
 """
 
 from __future__ import annotations
@@ -10,23 +12,39 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from semel.core.operations.requests import Applied, Claim, Claimed, Complete
-from semel.core.records import Fence, Identity, Origin
+import semel
+from semel.core.operations.requests import Agree, Applied, Claim, Claimed, Complete
+from semel.core.records import Fence, HeaderView, Identity, Origin, Request
+from semel.core.request.comparison import Prints
+from semel.core.stored.snapshot import encode_whole
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore
 
-ORIGIN = Origin("tenant", "POST", "/payments", "key-1")
-FIELDS, SNAPSHOT = os.urandom(64), os.urandom(300)
 LEASE, DAY = 60_000_000, 86_400_000_000
+TERMS = semel.ietf().terms("shop", "POST /payments", probe=False)
+ORIGIN = Origin("tenant", "", "", "8e03978e-40d5-43e8-bc93-6894a57f9324")
+JSON = (b"content-type", b"application/json")
+PRINTS = Prints(
+    Request("POST", "/payments", b"", HeaderView([JSON]), None),
+    b'{"amount":4200,"currency":"EUR"}',
+    semel.FingerprintRule(),
+)
+FINGERPRINT, FIELDS = PRINTS.fingerprint.text, PRINTS.evidence(Identity(bytes(32)))
+SNAPSHOT = encode_whole(201, [JSON], os.urandom(231))
+
+
+def claim(identity: Identity, fence: Fence) -> Claim:
+    return Claim(identity, fence, FINGERPRINT, FIELDS, ORIGIN, LEASE, terms=TERMS.id)
 
 
 async def pair(store: AsyncStore) -> None:
     identity, fence = Identity(os.urandom(32)), Fence(os.urandom(16))
-    claimed = await store.perform(Claim(identity, fence, "v1:" + "a" * 43, FIELDS, ORIGIN, LEASE))
+    claimed = await store.perform(claim(identity, fence))
     assert isinstance(claimed, Claimed), claimed
     applied = await store.perform(Complete(identity, fence, SNAPSHOT, DAY, DAY))
     assert isinstance(applied, Applied), applied
@@ -41,8 +59,10 @@ async def repeat(store: AsyncStore, ends_at: float, latencies: list[float]) -> N
 async def measure(url: str, in_flight: int, seconds: float) -> dict[str, Any]:
     backend = open_backend(url, migrate=True)
     store = backend.awaited()
+    await store.perform(Agree(TERMS))
     await pair(store)
     latencies: list[float] = []
+    before = written()
     spent, began = time.process_time(), time.perf_counter()
     tasks = (repeat(store, began + seconds, latencies) for _ in range(in_flight))
     await asyncio.gather(*tasks)
@@ -50,12 +70,19 @@ async def measure(url: str, in_flight: int, seconds: float) -> dict[str, Any]:
     await backend.aclose()
     await asyncio.to_thread(backend.close)
     ordered = sorted(latencies)
+    output = (written() - before) / len(ordered)
     return {
         "rate": len(ordered) / took,
         "p50": ordered[len(ordered) // 2] * 1000,
         "p99": ordered[int(len(ordered) * 0.99)] * 1000,
         "cpu": used / len(ordered) * 1e6,
+        "written": output,
     }
+
+
+def written() -> int:
+    """Bytes that this process has written."""
+    return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
 
 
 if __name__ == "__main__":

@@ -11,17 +11,13 @@ from itertools import cycle
 
 import uvloop
 
-from bench.generators.pairs import DAY, FIELDS, LEASE, ORIGIN, SNAPSHOT
-from semel.core.operations.requests import Applied, Claim, Claimed, Complete, Found
+from bench.generators.pairs import DAY, SNAPSHOT, TERMS, claim
+from semel.core.operations.requests import Agree, Applied, Claimed, Complete, Found
 from semel.core.records import Fence, Identity
 from semel.stores import open_backend
 from semel.stores.base import AsyncStore
 
 KEYS = 500
-
-
-def claim(identity: Identity, fence: Fence) -> Claim:
-    return Claim(identity, fence, "v1:" + "a" * 43, FIELDS, ORIGIN, LEASE)
 
 
 async def done(store: AsyncStore) -> Identity:
@@ -44,6 +40,7 @@ async def repeat(store: AsyncStore, keys: list[Identity], ends_at: float) -> int
 async def measure(url: str, in_flight: int, seconds: float) -> dict[str, float]:
     backend = open_backend(url, migrate=True)
     store = backend.awaited()
+    await store.perform(Agree(TERMS))
     keys = [await done(store) for _ in range(KEYS)]
     spent, began = time.process_time(), time.perf_counter()
     tasks = (repeat(store, keys[n:] + keys[:n], began + seconds) for n in range(in_flight))

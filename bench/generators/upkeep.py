@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench.generators.pairs import FIELDS, LEASE, ORIGIN, SNAPSHOT
+from bench.generators.pairs import FIELDS, FINGERPRINT, LEASE, ORIGIN, SNAPSHOT
 from semel.core.operations.maintenance import Reap, Sweep
 from semel.core.operations.requests import Claim, Complete
 from semel.core.records import Fence, Identity
@@ -28,7 +28,7 @@ FEWEST = 5
 
 def new(lease: int) -> Claim:
     identity, fence = Identity(os.urandom(32)), Fence(os.urandom(16))
-    return Claim(identity, fence, "v1:" + "a" * 43, FIELDS, ORIGIN, lease)
+    return Claim(identity, fence, FINGERPRINT, FIELDS, ORIGIN, lease)
 
 
 def claim(store: Store) -> float:

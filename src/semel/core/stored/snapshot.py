@@ -9,7 +9,8 @@ refusal instead of a wrong answer. It comes early, so that the *head* of a large
 all that a store tells of it unless it is fetched, proves the bytes that somebody else has kept.
 
 A header is its name and its text, each after its length: one byte, or 255 and four more. The place
-of a name's length may hold 254, and then the number of a usual name.
+of a name's length may hold 254, and then the number of a usual name, or 253 and the number of a
+usual header.
 """
 
 from __future__ import annotations
@@ -38,14 +39,22 @@ _HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED, _SIZED, _DIGESTED = 1, 2, 4, 8,
 _WHOLE_MAGIC: Final = _MAGIC + bytes((_HAS_BODY | _WHOLE,))
 _UNKNOWN: Final = 128
 
-_USUAL, _MORE, _MANY = 254, 255, 0xFFFF
-"""In the place of a length: a usual name follows, or a longer length."""
+_LINE, _USUAL, _MORE, _MANY = 253, 254, 255, 0xFFFF
+"""In the place of a length: a usual header or name follows, or a longer length."""
 _NAMES: Final = (
     *(b"content-type", b"content-length", b"location", b"etag", b"cache-control", b"vary"),
     *(b"content-encoding", b"content-language", b"link", b"last-modified", b"allow", b"date"),
 )
-"""Usual names by their number, which never changes; more may be added at the end."""
-_NUMBERS: Final = {name: bytes((_USUAL, number)) for number, name in enumerate(_NAMES)}
+_LINES: Final[Headers] = (
+    (b"content-type", b"application/json"),
+    (b"content-type", b"application/json; charset=utf-8"),
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"content-type", b"application/problem+json"),
+)
+"""Usual names and headers by their numbers, which never change; more may be added at the end."""
+_NAME_NUMBERS: Final = {name: bytes((_USUAL, number)) for number, name in enumerate(_NAMES)}
+_LINE_NUMBERS: Final = {line: bytes((_LINE, number)) for number, line in enumerate(_LINES)}
 
 LARGE: Final = 32 * 1024
 """Stored bytes; of more than this a store tells the head, unless they are fetched."""
@@ -106,8 +115,12 @@ def encode_whole(status: int, headers: Sequence[Header], body: bytes) -> bytes:
 
 def _sealed(flags: int, status: int, said: bytes, headers: Sequence[Header], body: bytes) -> bytes:
     parts: list[bytes] = []
-    for name, text in headers:
-        parts += (_NUMBERS.get(name) or _length(len(name)) + name, _length(len(text)), text)
+    for line in headers:
+        if line in _LINE_NUMBERS:
+            parts.append(_LINE_NUMBERS[line])
+            continue
+        name, text = line
+        parts += (_NAME_NUMBERS.get(name) or _length(len(name)) + name, _length(len(text)), text)
     section = b"".join(parts)
     length = len(section)
     start = _FIXED.pack(status, length if length < _MANY else _MANY)
@@ -118,7 +131,7 @@ def _sealed(flags: int, status: int, said: bytes, headers: Sequence[Header], bod
 
 
 def _length(length: int) -> bytes:
-    return b"%c" % length if length < _USUAL else b"%c%b" % (_MORE, _LONG.pack(length))
+    return b"%c" % length if length < _LINE else b"%c%b" % (_MORE, _LONG.pack(length))
 
 
 def brief(blob: bytes) -> bytes:
@@ -196,6 +209,10 @@ def _headers(section: bytes) -> Headers:
     headers: list[Header] = []
     at, end = 0, len(section)
     while at < end:
+        if section[at] == _LINE:
+            headers.append(_LINES[section[at + 1]])
+            at += 2
+            continue
         if section[at] == _USUAL:
             name, at = _NAMES[section[at + 1]], at + 2
         else:

@@ -729,6 +729,18 @@ class Reaping:
         applied(harness, ops.Erase(op.identity, op.fence, ACT))
         assert recall(harness, op.identity).origin.tenant == ""
 
+    def test_a_place_that_the_route_says_is_told_in_full(self, harness: Harness) -> None:
+        """A record that names its terms need not repeat the method and the path of their route."""
+        ours = terms("shop", "POST /rides")
+        harness.perform(ops.Agree(ours))
+        op = claim(new_identity(), new_fence())
+        left_out = replace(op, origin=replace(op.origin, method="", path=""), terms=ours.id)
+        harness.perform(left_out)
+        whole = replace(op.origin, method="POST", path="/rides")
+        assert recall(harness, op.identity).origin == whole
+        seen = harness.perform(ops.Scan(tuple(State), 10)).glimpses
+        assert [each.origin for each in seen if each.identity == op.identity] == [whole]
+
     def test_without_a_tombstone_nothing_stays(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
         applied(harness, ops.Complete(identity, fence, SNAPSHOT, RETENTION, 0))
