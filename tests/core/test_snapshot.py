@@ -33,6 +33,7 @@ SNAPSHOTS = st.builds(
     whole=st.booleans(),
     open=st.booleans(),
     schema_version=st.none() | st.text(max_size=20),
+    shadow=st.booleans(),
 )
 
 

@@ -4,7 +4,7 @@ A snapshot without its body is a *receipt*; an *open* receipt belongs to an answ
 being streamed. Stores see only the encoded bytes.
 
 Layout: ``S1`` · flags · half a SHA-256 of flags and rest · status and length of the headers · where
-the flags say so size, version, digest · headers · body. The checksum turns a damaged row into a
+the flags say so size and digest, version · headers · body. The checksum turns a damaged row into a
 refusal instead of a wrong answer. It comes early, so that the *head* of a large snapshot, which is
 all that a store tells of it unless it is fetched, proves the bytes that somebody else has kept.
 
@@ -35,7 +35,7 @@ _LONG: Final = struct.Struct(">I")
 _START: Final = _HEAD.size + _FIXED.size
 """Where the headers begin, if nothing else comes before them."""
 
-_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED, _SIZED, _DIGESTED = 1, 2, 4, 8, 16, 32, 64
+_HAS_BODY, _WHOLE, _OPEN, _DEFLATED, _VERSIONED, _SHADOW, _SIZED = 1, 2, 4, 8, 16, 32, 64
 _WHOLE_MAGIC: Final = _MAGIC + bytes((_HAS_BODY | _WHOLE,))
 _UNKNOWN: Final = 128
 
@@ -81,6 +81,8 @@ class Snapshot:
     whole: bool = True
     open: bool = False
     schema_version: str | None = None
+    shadow: bool = False
+    """Of a run in shadow: others may have run beside it (`core/exchange/shadow.py`)."""
 
     def response(self) -> Response | None:
         """The answer to send again, or None when only a receipt was kept."""
@@ -91,16 +93,15 @@ class Snapshot:
 
 def encode(snapshot: Snapshot) -> bytes:
     """The bytes a store keeps."""
-    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open
+    flags = _WHOLE * snapshot.whole | _OPEN * snapshot.open | _SHADOW * snapshot.shadow
     parts: list[bytes] = []
     body = snapshot.body or b""
-    if snapshot.size != len(body):
-        parts, flags = [_SIZE.pack(snapshot.size)], flags | _SIZED
+    if snapshot.digest or snapshot.size != len(body):
+        parts = [_SIZE.pack(snapshot.size), _length(len(snapshot.digest)), snapshot.digest]
+        flags |= _SIZED
     if snapshot.schema_version is not None:
         version = snapshot.schema_version.encode()
         parts, flags = [*parts, _length(len(version)), version], flags | _VERSIONED
-    if snapshot.digest:
-        parts, flags = [*parts, _length(len(snapshot.digest)), snapshot.digest], flags | _DIGESTED
     if snapshot.body is not None:
         flags |= _HAS_BODY
     if len(body) > COMPRESS_OVER and len(packed := zlib.compress(body, 1)) < len(body):
@@ -168,10 +169,9 @@ def decode(blob: bytes) -> Snapshot:
             (length,), at = _LONG.unpack_from(rest, at), at + _LONG.size
         if flags & _SIZED:
             (size,), at = _SIZE.unpack_from(rest, at), at + _SIZE.size
+            digest, at = _counted(rest, at)
         if flags & _VERSIONED:
             version, at = _counted(rest, at)
-        if flags & _DIGESTED:
-            digest, at = _counted(rest, at)
         body = rest[at + length :] if flags & _HAS_BODY else None
         if body is not None and flags & _DEFLATED:
             body = zlib.decompress(body)
@@ -184,6 +184,7 @@ def decode(blob: bytes) -> Snapshot:
             whole=bool(flags & _WHOLE),
             open=bool(flags & _OPEN),
             schema_version=None if version is None else version.decode(),
+            shadow=bool(flags & _SHADOW),
         )
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise StoreCorrupt(f"a stored response cannot be read: {error}") from error
