@@ -54,7 +54,9 @@ _LINES: Final[Headers] = (
 )
 """Usual names and headers by their numbers, which never change; more may be added at the end."""
 _NAME_NUMBERS: Final = {name: bytes((_USUAL, number)) for number, name in enumerate(_NAMES)}
-_LINE_NUMBERS: Final = {line: bytes((_LINE, number)) for number, line in enumerate(_LINES)}
+_LINE_NUMBERS: Final[dict[Header, bytes]] = {
+    line: bytes((_LINE, number)) for number, line in enumerate(_LINES)
+}
 
 LARGE: Final = 32 * 1024
 """Stored bytes; of more than this a store tells the head, unless they are fetched."""
