@@ -69,6 +69,9 @@ SHORTEST_RETENTION = timedelta(hours=1)
 """Under this a client that sleeps over a lunch break runs its request twice."""
 
 
+WELL_KNOWN = "/.well-known/idempotency"
+
+
 class Guard:
     """Makes the state-changing requests of an application take effect once.
 
@@ -83,6 +86,7 @@ class Guard:
     - ``refusal``: puts refusals into the API's own shape, on routes whose policy has none.
     - ``enforce``: ``"shadow"`` only watches, on routes whose policy says nothing else.
     - ``key_from``: where the key is, on routes whose policy does not say.
+    - ``publish``: clients may read the contract at ``/.well-known/idempotency``.
 
     What is stored, and how much: ``secrets`` seal fingerprints, ``encryption`` encrypts requests
     and answers, ``limits`` bound what one tenant may ask for.
@@ -110,6 +114,7 @@ class Guard:
         refusal: RefusalShape | None = None,
         enforce: Enforce = "full",
         key_from: KeyFrom | None = None,
+        publish: bool = False,
         # What is stored, and how much
         secrets: Mapping[str, bytes | str] | None = None,
         encryption: Encryption | None = None,
@@ -170,6 +175,8 @@ class Guard:
             raise ConfigurationError(f"max_waiters= takes a whole number, not {max_waiters!r}")
         self.name = name
         self.status = _status(status)
+        self.contract_at = WELL_KNOWN if publish else ""
+        """Where the contract is told; empty: nowhere."""
         self.registry = Registry()
         self.limits = limits
         self.maintenance = _positive(maintenance)
@@ -244,6 +251,15 @@ class Guard:
             return made
 
         return tagged
+
+    def contract(self, app: Any = None) -> dict[str, Any]:
+        """What clients may rely on, route by route, as JSON: docs/reference/contract.md.
+
+        ``app``: the application, for the policies that are tagged on its endpoints.
+        """
+        from semel.web.contract import contract
+
+        return contract(self, app)
 
     def once(
         self,

@@ -22,6 +22,7 @@ from semel.runtime.operation import current_run, fitting_operation, note, watche
 from semel.runtime.transactions import Transact
 from semel.stores.open_transactions import in_event_loop
 from semel.web.body import Body, SpooledBody, reader, size_of
+from semel.web.contract import told
 from semel.web.pipeline import refuse_awaiting
 from semel.web.routes import find_flask_tag, rule_path, tagged_view, without_slash
 from semel.web.tags import Tagged, any_tags, demand_method, tag
@@ -146,6 +147,8 @@ class InstalledGuard:
         app.dispatch_request = self.dispatch  # type: ignore[method-assign]
         signals.request_started.connect(self._copy, app)
         app.add_url_rule(f"{guard.status}/<name>", "semel_status", self.status)
+        if guard.contract_at:
+            app.add_url_rule(guard.contract_at, "semel_contract", self.contract)
 
     def dispatch(self, *context: Any) -> Any:
         """Flask's own dispatch, within an exchange if the request takes part.
@@ -190,6 +193,10 @@ class InstalledGuard:
         if flow is None:
             flask.abort(404)
         return self._responses.make(run(flow, Transact(self.guard.backend).perform), None)
+
+    def contract(self) -> flask.Response:
+        """What clients may rely on."""
+        return self._responses.make(told(self.guard, self.app, flask.request.method), None)
 
     def _response(self, view: Callable[..., Any], *given: Any, **named: Any) -> flask.Response:
         """What the view returns, or what an error handler makes of its exception."""

@@ -88,9 +88,19 @@ def install(app: AppConfig, guard: Guard) -> AppConfig:
     kind = cast("Any", LitestarMiddleware)
     app.middleware.append(DefineMiddleware(kind, guard=guard))
     app.route_handlers.append(_status_handler(guard))
+    if guard.contract_at:
+        app.route_handlers.append(_contract_handler(guard))
     app.on_startup.append(start)
     app.on_shutdown.append(stop)
     return app
+
+
+def _contract_handler(guard: Guard) -> HTTPRouteHandler:
+    @get(guard.contract_at, include_in_schema=False)
+    async def contract(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        return guard.contract(request.app)
+
+    return contract
 
 
 def _status_handler(guard: Guard) -> HTTPRouteHandler:

@@ -51,6 +51,7 @@ Files::
     routes                the policy of a request: listed by path, or found by a router
     tags                  a tagged endpoint runs under its policy or not at all
     inventory, openapi    all routes of an application, and their OpenAPI document
+    contract              what clients may rely on, from the policies
     shadow                routes in shadow: what passes untouched, what is counted
     worker_runs           a stored request sent through its application again
     request_events        one event for the result of a request

@@ -31,6 +31,7 @@ from semel.web.asgi_exchange import (
     send_response,
 )
 from semel.web.body import Body, close
+from semel.web.contract import told
 from semel.web.pipeline import MARK, Pipeline
 from semel.web.shadow import looks
 from semel.web.tags import TAG, ruled_by
@@ -68,6 +69,9 @@ class Middleware:
         # A safe method without a key: most requests, and nothing to look up for them.
         if scope["method"] in SAFE_METHODS:
             key_headers = self.guard.key_headers
+            if self.guard.contract_at == scope["path"]:
+                app = scope.get("litestar_app", self.app)  # whose middleware is behind its router
+                return await send_response(told(self.guard, app, scope["method"]), send)
             if not any(name in key_headers for name, _ in scope["headers"]):
                 return await self._pass(scope, receive, send)
         before = ruled_by.get()

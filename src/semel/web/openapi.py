@@ -17,6 +17,7 @@ from semel.core.frozen import replace
 from semel.core.policy import Policy
 from semel.core.request.key_places import DEFAULT_HEADER, BodyField
 from semel.core.request.keys import MAX_HEADER_BYTES, MAX_KEY_LENGTH, STRONG_KEY_LENGTH
+from semel.web.contract import promises
 from semel.web.inventory import inventory
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def describe(document: MutableMapping[str, Any], app: Any, guard: Guard) -> None
             continue
         policy = guard.bind(entry.policy)
         extend(operation, policy, guard)
+        if guard.contract_at and not policy.shadow:
+            operation["x-idempotency"] = promises(policy)
         described = described or policy.refusal in _DOCUMENTS
     if described:
         components: Any = document.setdefault("components", {})

@@ -17,6 +17,7 @@ from semel.runtime.transactions import Transact
 from semel.web import routes
 from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
+from semel.web.contract import told
 from semel.web.exchange import BlockingExchange, outcome_of
 from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
 from semel.web.shadow import looks
@@ -57,6 +58,8 @@ class WsgiMiddleware:
                 if flow is not None:
                     answer = run(flow, Transact(self.guard.backend).perform)
                     return _send(answer, start_response)
+            if self.guard.contract_at == environ.get("PATH_INFO"):
+                return _send(told(self.guard, self.app, environ["REQUEST_METHOD"]), start_response)
             if self.guard.environ_names.isdisjoint(environ):
                 return self.app(environ, start_response)
         before = ruled_by.get()

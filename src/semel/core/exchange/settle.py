@@ -31,7 +31,7 @@ from semel.errors import ConfigurationError, NotExecuted, OutcomeUnknown, StoreE
 
 _EXECUTED: Final = Outcome.EXECUTED
 """A member of an enumeration takes four times as long to find as a constant."""
-_DID_NOT_EXECUTE: Final = frozenset({401, 403, 407, 408, 425, 429})
+DID_NOT_EXECUTE: Final = frozenset({401, 403, 407, 408, 425, 429})
 """Answers that say the request was turned away before it did anything."""
 
 
@@ -242,7 +242,7 @@ def judge(policy: Policy, outcome: HandlerOutcome) -> Verdict:
 def _judge_answer(policy: Policy, response: Response, error: BaseException | None) -> Verdict:
     keep, status = policy.keep, response.status
     if keep is None:
-        keeps = status < 500 and status not in _DID_NOT_EXECUTE
+        keeps = status < 500 and status not in DID_NOT_EXECUTE
     else:
         keeps = keep(response) if callable(keep) else status in keep
     if keeps:

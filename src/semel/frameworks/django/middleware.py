@@ -36,6 +36,7 @@ from semel.log import log
 from semel.runtime.operation import current_run, returned
 from semel.runtime.transactions import AsyncTransact, Transact
 from semel.stores.django.backend import testing
+from semel.web.contract import told
 from semel.web.exchange import WebExchange, shaped
 from semel.web.exchange_async import start_task
 from semel.web.pipeline import OUTER, own_run, refuse_awaiting
@@ -95,6 +96,8 @@ class SemelMiddleware:
         setattr(request, OUTER, current_run())
         if self._is_async:
             return self._acall(request)
+        if self.guard.contract_at == request.path_info:
+            return self._contract(request)
         if self.guard.status in request.path_info:
             given = http.view_request(request)
             flow = self._views.pipeline.status(given.request, given.place)
@@ -118,7 +121,13 @@ class SemelMiddleware:
 
         return self._views.call(http.view_request(request), call_view)
 
+    def _contract(self, request: HttpRequest) -> HttpResponseBase:
+        """What clients may rely on."""
+        return _response(told(self.guard, BaseHandler(), request.method or ""))
+
     async def _acall(self, request: HttpRequest) -> Any:
+        if self.guard.contract_at == request.path_info:
+            return self._contract(request)
         if self.guard.status in request.path_info:
             flow = await self._status(http.view_request(request))
             if flow is not None:
