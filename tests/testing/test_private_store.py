@@ -69,6 +69,15 @@ def test_everything_is_given_back(shop: Shop) -> None:
     assert not_given_back() == []
 
 
+def test_no_thread_outlives_a_process_that_has_ended() -> None:
+    """Where tenants have a cap, one counts their keys beside the requests."""
+    guard = semel.Guard(NOWHERE, tenant=None, limits=semel.Limits(active_keys=9))
+    with PrivateStore(guard) as store:
+        with store.crash("before completion"):
+            guard.once(KEY, lambda: 1, name="it")
+        assert not [each.name for each in threading.enumerate() if each.name == "semel-census"]
+
+
 def test_a_file_is_left_in_the_folder_that_was_named(shop: Shop, tmp_path: Path) -> None:
     with PrivateStore(shop.guard, folder=tmp_path):
         shop.guard.once(KEY, lambda: 1, name="it")

@@ -157,10 +157,8 @@ def _hear(task: asyncio.Task[Any]) -> None:
 
 def _bury(runtime: Runtime) -> None:
     """End the threads of a runtime without their last words."""
-    keeper = runtime.keeper
-    keeper.leases.held.clear()
-    keeper.renewing.stop()
-    keeper._other_work.stop()
+    for thread in (runtime.keeper.renewing, runtime.keeper._other_work, *runtime._threads):
+        thread.stop()
     for task in tuple(runtime.running):
         task.add_done_callback(_hear)
     runtime.running = _Abandoned(runtime.running)

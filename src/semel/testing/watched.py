@@ -25,7 +25,10 @@ from semel.stores.base import (
 
 R = TypeVar("R")
 
-_BACKGROUND: Final = ("semel-keeper", "semel-leases", "semel-renews", "semel-maintenance")
+_BACKGROUND: Final = (
+    *("semel-keeper", "semel-leases", "semel-renews"),
+    *("semel-maintenance", "semel-census"),
+)
 
 
 def in_background() -> bool:
