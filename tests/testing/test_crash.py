@@ -18,7 +18,6 @@ import semel
 from semel.core import operations as ops
 from semel.core.records import State
 from semel.once import Once
-from semel.runtime.breaker import QUESTION
 from semel.stores.sqlite import SqliteBackend
 from semel.testing import PrivateStore, ProcessCrashed, assert_replayed
 from tests.testing.shop import FRAMEWORKS, KEY, Send, Shop, flask, sql
@@ -218,23 +217,27 @@ def test_no_handler_of_errors_catches_the_end(shop: Shop, store: PrivateStore) -
 def test_a_process_that_is_over_writes_nothing_any_more(shop: Shop, store: PrivateStore) -> None:
     """A ``finally`` of the application's runs; what it asks of the store is refused."""
     late: list[BaseException] = []
+    ended, process = shop.guard.runtime, store._process
+
+    def release() -> None:
+        assert process.last is not None
+        op: Any = process.last.op
+        ended.backend.blocking().perform(ops.Release(op.identity, op.fence, 1, "late"))
 
     def stubborn() -> None:
         try:
             shop.guard.once(KEY, lambda: 1, name="pay")
         finally:
-            runtime = ended
             try:
-                runtime.backend.blocking().perform(QUESTION)
+                release()
             except BaseException as error:
                 late.append(error)
 
-    ended = shop.guard.runtime
     with store.crash("before completion"):
         stubborn()
     assert [type(error) for error in late] == [RuntimeError]
     with pytest.raises(ProcessCrashed):
-        ended.backend.blocking().perform(QUESTION)
+        release()
     assert shop.guard.runtime is not ended
     assert store.state(KEY) == "in_progress"
 

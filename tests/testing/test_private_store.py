@@ -156,11 +156,13 @@ def test_a_request_that_outlives_the_test_is_told(shop: Shop) -> None:
     store.__enter__()
     thread.start()
     assert begun.wait(PATIENCE)
-    with pytest.raises(semel.ConfigurationError, match="still under way"):
-        store.__exit__(None, None, None)
-    assert not_given_back() == []
-    go.set()
-    thread.join()
+    try:
+        with pytest.raises(semel.ConfigurationError, match="still under way"):
+            store.__exit__(None, None, None)
+        assert not_given_back() == []
+    finally:
+        go.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("given", [None, "sqlite:///x.db", object()])

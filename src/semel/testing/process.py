@@ -157,7 +157,9 @@ def _hear(task: asyncio.Task[Any]) -> None:
 
 def _bury(runtime: Runtime) -> None:
     """End the threads of a runtime without their last words."""
-    for thread in (runtime.keeper.renewing, runtime.keeper._other_work, *runtime._threads):
+    runtime.keeper.renewing.stop()
+    runtime.keeper._other_work.stop()
+    for thread in runtime._threads:
         thread.stop()
     for task in tuple(runtime.running):
         task.add_done_callback(_hear)
