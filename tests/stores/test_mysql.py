@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import secrets
 import ssl
 import subprocess
@@ -23,11 +24,11 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.operations import Applied, Claim, Claimed, Found, Read, StoreOperation
+from semel.core.operations import Applied, Claim, Claimed, Found, NoRecord, Read, StoreOperation
 from semel.core.records import Fence, Identity, Origin
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.django.backend import mysql_url
-from semel.stores.mysql import MysqlBackend
+from semel.stores.mysql import MysqlBackend, driver_internals
 from semel.stores.mysql import protocol as said
 from semel.stores.mysql.protocol import INSERTS, MANY
 from semel.stores.mysql.settings import MysqlSettings
@@ -74,6 +75,7 @@ def lone_server(mariadb: MariadbServer, authority: Path) -> Iterator[MariadbServ
     """With all that cannot be set later: a binary log, and a certificate."""
     settings = {"log-bin": "log", "server-id": "1", "sync-binlog": "1", "binlog-format": "ROW"}
     settings |= {"ssl-cert": f"{authority}.pem", "ssl-key": f"{authority}.key"}
+    settings |= {"ssl-ca": f"{authority}.pem"}  # that of its clients
     with MariadbServer(settings=settings) as server:
         yield server
 
@@ -170,6 +172,122 @@ def test_an_encrypted_connection_checks_whom_it_talks_to(
                 refused.blocking().perform(claim())
             with pytest.raises(StoreUnavailable):
                 asyncio.run(awaited_once(refused))
+
+
+def signed(authority: Path, path: Path) -> Path:
+    """A client's certificate."""
+    subject = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    subject += f" -subj /CN=ann -keyout {path}.key -out {path}.csr"
+    sign = f"openssl x509 -req -in {path}.csr -CA {authority}.pem -CAkey {authority}.key"
+    sign += f" -days 2 -set_serial 7 -out {path}.pem"
+    for command in (subject, sign):
+        subprocess.run(command.split(), check=True, capture_output=True)
+    return path
+
+
+def test_a_user_whose_certificate_is_demanded_shows_it(
+    own_server: MariadbServer, authority: Path, tmp_path: Path
+) -> None:
+    mine = signed(authority, tmp_path / "mine")
+    with the_user_ann(own_server, "REQUIRE X509"):
+        url = f"mysql://ann@127.0.0.1:{own_server.port}/shop?ssl_ca={authority}.pem"
+        with opened(f"{url}&ssl_cert={mine}.pem&ssl_key={mine}.key") as backend:
+            assert isinstance(backend.blocking().perform(claim()), Claimed)
+            assert isinstance(asyncio.run(awaited_once(backend)), Claimed)
+        with pytest.raises(StoreUnavailable):
+            MysqlBackend(url).blocking().perform(claim())
+
+
+@pytest.mark.parametrize("severed", [False, True])
+def test_a_transaction_is_encrypted_too(
+    own_server: MariadbServer, authority: Path, severed: bool
+) -> None:
+    with the_user_ann(own_server, "REQUIRE SSL"):
+        url = f"mysql://ann@127.0.0.1:{own_server.port}/shop?ssl_ca={authority}.pem"
+        with opened(url) as backend:
+            op = claim()
+            act = backend.begin(op.identity)
+            assert act is not None
+            assert isinstance(act.perform(op), Claimed)
+            with act.connection.cursor() as cursor:
+                cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
+                assert cursor.fetchone()[1]
+            act.perform(complete(op))
+            if severed:
+                assert act.sever("it took too long")
+                with pytest.raises(StoreUnavailable, match="it took too long"):
+                    act.commit()
+                until(lambda: backend.begin(op.identity)).roll_back()
+            else:
+                act.commit()
+            act.roll_back()
+            found = backend.blocking().perform(Read(op.identity))
+            assert isinstance(found, NoRecord if severed else Found)
+
+
+def test_an_option_file_of_the_url_s_is_read_and_the_url_wins(
+    own_server: MariadbServer, authority: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "my.cnf"
+    file.write_text(
+        f"[client]\nuser = nobody\npassword = 'p#ss w/rd%'\nport = {own_server.port}\n"
+        f"host = 127.0.0.1\ndatabase = other\n[shop]\nuser = ann\n"
+        f"ssl-ca = {authority}.pem\nssl-mode = VERIFY_IDENTITY\n"
+    )
+    url = f"mysql:///shop?read_default_file={file}&read_default_group=shop"
+    own_server.execute("CREATE USER ann IDENTIFIED BY 'p#ss w/rd%' REQUIRE SSL")
+    try:
+        own_server.execute("GRANT ALL ON shop.* TO ann")
+        with closing(MysqlBackend(url, migrate=True)) as backend:
+            assert isinstance(backend.blocking().perform(claim()), Claimed)
+            assert "p#ss" not in backend.url
+            assert "p#ss" not in repr(parse_url(url, {}))
+    finally:
+        own_server.execute("DROP USER ann")
+    told = parse_url(f"mysql://bob@elsewhere:7/shop?read_default_file={file}", {})
+    assert (told.user, told.host, told.port, told.database) == ("bob", "elsewhere", 7, "shop")
+    assert parse_url(f"mysql:///?read_default_file={file}", {}).database == "other"
+    for wrong in ("port = many", "ssl-mode = SOMEWHAT"):
+        file.write_text(f"[client]\n{wrong}\n")
+        with pytest.raises(ConfigurationError):
+            parse_url(url, {})
+
+
+@pytest.mark.parametrize(
+    ("driver", "names", "lacking"),
+    [
+        ("PyMySQL", driver_internals.PYMYSQL, "_execute_command"),
+        ("asyncmy", driver_internals.ASYNCMY, "_stream_broken"),
+    ],
+)
+def test_a_driver_that_lacks_what_is_used_of_it_is_refused_by_name_and_version(
+    driver: str, names: tuple[str, ...], lacking: str
+) -> None:
+    class Connection:
+        pass
+
+    for name in names:
+        if name != lacking:
+            setattr(Connection, name, None)
+    said = rf"{driver} \d.*Connection\.{lacking} is not there"
+    with pytest.raises(ConfigurationError, match=said):
+        driver_internals.check(driver, Connection(), names)
+
+
+def test_every_private_name_of_the_drivers_that_is_used_is_checked() -> None:
+    """Those of connections: `connection._name`, and `self._name` of what is derived from one."""
+    checked = {*driver_internals.PYMYSQL, *driver_internals.ASYNCMY}
+    folder = Path(driver_internals.__file__).parent
+    used = {
+        name
+        for file in folder.glob("*.py")
+        for name in re.findall(r"\b(?:connection|late|result\(\))\.(_[a-z]\w+)", file.read_text())
+    }
+    assert used - checked <= set()
+    source = (folder / "handler_connections.py").read_text()
+    own = {"_semel", "_turn", "_unfetched", "_statement", "_next_unread", "_count"}
+    derived = set(re.findall(r"\bself\.(_[a-z]\w+)", source.partition("class AsyncMysql")[0]))
+    assert derived - own <= checked
 
 
 def django_settings(**options: object) -> dict[str, object]:

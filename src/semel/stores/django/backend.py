@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from configparser import Error, RawConfigParser
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
@@ -30,6 +29,7 @@ from semel.stores.django.transactions import (
     SchemaHintStore,
     missing,
 )
+from semel.stores.mysql.option_files import encryption, in_file
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.options import in_url
 from semel.stores.sql.backend import ServerBackend
@@ -61,14 +61,6 @@ _NAMES: Final = {
 }
 _SPELT: Final = {"passwd": "password", "db": "database", "unix_socket": "socket"}
 """Other names that drivers have for an option."""
-_FILES: Final = ("ssl_ca", "ssl_cert", "ssl_key")
-_MODES: Final[dict[str, dict[str, str]]] = {
-    "DISABLED": {"ssl": "off"},
-    "PREFERRED": {},
-    "REQUIRED": {"ssl": "on", "ssl_verify": "off"},
-    "VERIFY_CA": {"ssl": "on", "ssl_verify": "ca"},
-    "VERIFY_IDENTITY": {"ssl": "on", "ssl_verify": "identity"},
-}
 
 
 class DjangoBackend(base.PrintableBackend):
@@ -361,7 +353,10 @@ def mysql_url(settings: Mapping[str, Any]) -> str:
     """The URL for semel's own driver. As in Django, OPTIONS win over the settings, and both win
     over the option file."""
     options: dict[str, Any] = settings["OPTIONS"]
-    given = _from_file(options)
+    file = options.get("read_default_file")
+    given: dict[str, Any] = {}
+    if file:
+        given |= in_file(str(file), options.get("read_default_group"))
     given |= {ours: settings[theirs] for ours, theirs in _NAMES.items() if settings[theirs]}
     given |= {_SPELT.get(name, name): value for name, value in options.items() if value}
     host = str(given.get("host") or "localhost")
@@ -371,44 +366,9 @@ def mysql_url(settings: Mapping[str, Any]) -> str:
         quote(str(given.get(name) or ""), safe="") for name in ("user", "password", "database")
     )
     port = f":{given['port']}" if given.get("port") else ""
-    asked = {"socket": given.get("socket")} | _encryption(given)
+    asked = {"socket": given.get("socket")} | encryption(given)
     query = _query({name: value for name, value in asked.items() if value})
     return f"mysql://{user}:{password}@{host}{port}/{database}{query}"
-
-
-def _encryption(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The TLS options. An unknown ``ssl_mode`` may demand more than is done here: it is refused."""
-    ssl: Any = given.get("ssl")
-    parts = cast("dict[str, Any]", ssl) if isinstance(ssl, dict) else {}
-    files = {name: given.get(name) or parts.get(name.removeprefix("ssl_")) for name in _FILES}
-    mode = str(given.get("ssl_mode") or "PREFERRED").upper()
-    if mode not in _MODES:
-        raise ConfigurationError(f"ssl_mode={mode}: expected one of {', '.join(_MODES)}")
-    demanded = dict(_MODES[mode])
-    if mode == "DISABLED":
-        return demanded
-    if mode == "REQUIRED" and files["ssl_ca"]:
-        demanded["ssl_verify"] = "ca"  # as the server's own clients do
-    return files | ({"ssl": "on"} if ssl else {}) | demanded
-
-
-def _from_file(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in ``read_default_file``: group ``client``, then the named group over it."""
-    named = options.get("read_default_file")
-    if not named:
-        return {}
-    found = RawConfigParser(allow_no_value=True, strict=False)
-    try:
-        found.read_string(Path(named).expanduser().read_text("utf-8"))
-    except (OSError, UnicodeError, Error) as error:
-        raise ConfigurationError(f"read_default_file {named}: {type(error).__name__}") from None
-    given: dict[str, Any] = {}
-    for group in ("client", str(options.get("read_default_group") or "client")):
-        for name, value in found.items(group) if found.has_section(group) else ():
-            if value:
-                quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-                given[name.replace("-", "_")] = value[1:-1] if quoted else value
-    return given
 
 
 _URLS: Final = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": mysql_url}

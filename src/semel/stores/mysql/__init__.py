@@ -4,6 +4,8 @@
 
     backend        MysqlBackend: opens pools on first use; migrates and examines the schema
     settings       the URL, parsed; no password leaves it
+    option_files   options as the servers' own clients have them
+    driver_internals   private names of the drivers, checked when a backend is made
     errors         driver errors, classified                                          (no I/O)
     values         values as SQL literals; columns of a batch                         (no I/O)
     protocol       packets out and result sets in; the handshake                      (no I/O)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from semel.errors import StoreUnavailable
 from semel.stores.base import Capabilities, Finding
+from semel.stores.mysql.driver_internals import check_pymysql
 from semel.stores.mysql.errors import DENIED, MysqlFault, not_connected, store_error
 from semel.stores.mysql.joined_stores import joined_store
 from semel.stores.mysql.pool_async import AsyncMysqlPool, AsyncMysqlTransactionPool
@@ -68,6 +69,7 @@ class MysqlBackend(ServerBackend):
             "max_lifetime": max_lifetime,
             "max_idle": max_idle,
         }
+        check_pymysql()
         self._settings = settings = parse(url, options)
         super().__init__(settings)
         self.capabilities: Final = Capabilities(

@@ -16,6 +16,7 @@ from asyncmy.connection import Connection
 
 from semel.stores.background import keep
 from semel.stores.mysql import protocol, transaction
+from semel.stores.mysql.driver_internals import ASYNCMY, check
 from semel.stores.mysql.errors import driver_fault, not_connected, store_error
 from semel.stores.mysql.pool_sync import CHUNK, FLAGS, MysqlConnection, connect
 from semel.stores.mysql.protocol import ResultSet
@@ -150,9 +151,12 @@ class AsyncMysqlPool(AsyncConnectionPool[AsyncMysqlConnection]):
     async def _connect(self) -> AsyncMysqlConnection:
         settings = self._settings
         try:
-            return AsyncMysqlConnection(await _connect(settings), settings)
+            connection = await _connect(settings)
         except Exception as error:
             raise not_connected(error, settings.without_secrets) from None
+        if not self._ready:
+            check("asyncmy", connection, ASYNCMY)
+        return AsyncMysqlConnection(connection, settings)
 
     async def _greet(self, conn: AsyncMysqlConnection, deadline: float) -> None:
         await conn.handshake(deadline, warn=not self._ready)

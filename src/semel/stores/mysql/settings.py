@@ -9,12 +9,16 @@ from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigurationError
+from semel.stores.mysql.option_files import encryption, in_file
 from semel.stores.options import count, flag, in_url, seconds
 
 SCHEMES: Final = ("mysql", "mariadb")
 PORT: Final = 3306
 OWN: Final = ("pool_size", "timeout", "migrate", "durable", "max_lifetime", "max_idle")
-SERVER: Final = ("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+SERVER: Final = (
+    *("socket", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"),
+    *("read_default_file", "read_default_group"),
+)
 VERIFY: Final = ("identity", "ca", "off")
 
 
@@ -48,16 +52,18 @@ def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
     asked = in_url(parts.query, (*OWN, *SERVER), "MySQL")
     own: dict[str, object] = {**asked}
     own |= {name: value for name, value in options.items() if value is not None}
-    database = unquote(parts.path.removeprefix("/"))
+    file = _in_file(asked)
+    asked = {**{name: file[name] for name in SERVER if name in file}, **asked}
+    database = unquote(parts.path.removeprefix("/")) or file.get("database", "")
     if not database or "/" in database:
         raise ConfigurationError("a MySQL URL names a database: mysql://user@host/database")
     return MysqlSettings(
         url=_printable(parts, asked),
-        host=parts.hostname or "localhost",
-        port=PORT if parts.port is None else parts.port,
+        host=parts.hostname or file.get("host") or "localhost",
+        port=_port(file) if parts.port is None else parts.port,
         socket=asked.get("socket"),
-        user=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
+        user=unquote(parts.username or "") or file.get("user", ""),
+        password=unquote(parts.password or "") or file.get("password", ""),
         database=database,
         tls=_tls(asked),
         max_lifetime=seconds("max_lifetime", own.get("max_lifetime", 3600.0)),
@@ -67,6 +73,23 @@ def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
         migrate=flag("migrate", own.get("migrate", False)),
         durable=flag("durable", own.get("durable", True)),
     )
+
+
+def _in_file(asked: Mapping[str, str]) -> dict[str, str]:
+    """The options of the file that the URL names; those in the URL itself win over them."""
+    path = asked.get("read_default_file")
+    if not path:
+        return {}
+    given = in_file(path, asked.get("read_default_group"))
+    tls = encryption(given)
+    return given | {name: str(value) for name, value in tls.items() if value}
+
+
+def _port(file: Mapping[str, str]) -> int:
+    try:
+        return int(file.get("port", PORT))
+    except ValueError:
+        raise ConfigurationError("the port in read_default_file is not a number") from None
 
 
 def _split(url: str) -> SplitResult:
