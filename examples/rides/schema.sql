@@ -1,7 +1,7 @@
 -- The application's own table, in the database that semel keeps its records in: a ride, the journal
 -- entry that says it was created and the receipt in the outbox are written in one transaction.
 CREATE TABLE IF NOT EXISTS rides (
-    id          TEXT PRIMARY KEY,
+    id          VARCHAR(36) PRIMARY KEY,
     rider       TEXT NOT NULL,
     pickup      TEXT NOT NULL,
     destination TEXT NOT NULL,

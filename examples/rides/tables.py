@@ -1,4 +1,4 @@
-"""The application's own table, on SQLite or PostgreSQL."""
+"""The application's own table, on SQLite, PostgreSQL or MariaDB."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import semel
 
@@ -21,9 +22,26 @@ def create_tables(store: str) -> None:
             # Two processes that start at once would both find no table.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('rides'))")
             connection.execute(SCHEMA.encode())
+    elif store.startswith("mysql"):
+        _create_on_mariadb(store)
     else:
         with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as connection:
             connection.executescript(SCHEMA)
+
+
+def _create_on_mariadb(store: str) -> None:
+    import pymysql
+
+    parts = urlsplit(store)
+    with pymysql.connect(
+        host=parts.hostname or "localhost",
+        port=parts.port or 3306,
+        unix_socket=dict(parse_qsl(parts.query)).get("socket"),
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        database=parts.path[1:],
+    ) as connection:
+        connection.cursor().execute(SCHEMA)
 
 
 def execute(statement: str, *values: Any) -> None:
@@ -31,4 +49,4 @@ def execute(statement: str, *values: Any) -> None:
     connection = semel.operation().transaction
     if not isinstance(connection, sqlite3.Connection):
         statement = statement.replace("?", "%s")
-    connection.execute(statement, values)
+    connection.cursor().execute(statement, values)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import psycopg
-
+from tests.databases import connect, executed
 from tests.examples.rides.provider import Provider
 from tests.proof.crash.boundaries import read
 from tests.proof.crash.verdict import Verdict
@@ -72,13 +69,8 @@ def _answers(folder: Path, keys: list[str]) -> dict[str, set[tuple[int, str]]]:
 
 def rides_of(store: str) -> dict[str, list[str]]:
     """The ids of rides, by the pick-up, which is the client's key."""
-    connection: Any = (
-        psycopg.connect(store)
-        if store.startswith("postgresql")
-        else sqlite3.connect(store.removeprefix("sqlite:///"))
-    )
     found: dict[str, list[str]] = defaultdict(list)
-    with closing(connection):
-        for pickup, ride in connection.execute("SELECT pickup, id FROM rides").fetchall():
+    with closing(connect(store)) as connection:
+        for pickup, ride in executed(connection, "SELECT pickup, id FROM rides"):
             found[pickup].append(ride)
     return found

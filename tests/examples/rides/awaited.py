@@ -6,7 +6,6 @@ The campaign runs both, since they meet different code of semel's.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -16,14 +15,12 @@ from fastapi.responses import JSONResponse
 
 import semel
 from examples.rides.authentication import Authentication
+from tests.databases import aexecuted
 
 
 async def execute(statement: str, *values: Any) -> None:
     connection = semel.async_operation().transaction
-    if isinstance(connection, sqlite3.Connection):
-        connection.execute(statement, values)
-    else:
-        await connection.execute(statement.replace("?", "%s"), values)
+    await aexecuted(connection, statement.replace("?", "%s"), values)
 
 
 def awaited(rides: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count, islice
@@ -257,6 +257,16 @@ def settings(store: str, provider: Provider, *, patience: float = PATIENCE) -> d
         "RIDES_RECONCILE_AFTER": str(LEASE),
         "RIDES_HONOURS_KEYS": "1" if provider.honours_keys else "0",
     }
+
+
+@contextmanager
+def database(name: str, folder: Path, server: Callable[[str], Any]) -> Iterator[str]:
+    """The URL of an empty one. ``server``: the one of that name."""
+    if name == "sqlite":
+        yield f"sqlite:///{folder / 'rides.db'}"
+        return
+    with server("postgres" if name == "postgresql" else name).database() as url:
+        yield url
 
 
 @contextmanager

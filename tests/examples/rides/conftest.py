@@ -1,14 +1,13 @@
-"""Both stores that the example runs on, empty; and a ground that several tests stand on."""
+"""The stores that the example runs on, empty; and a ground that several tests stand on."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.rides.campaign import Ground, ground
+from tests.examples.rides.campaign import Ground, database, ground
 from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
-from tests.servers import PostgresServer
 
 
 @pytest.fixture
@@ -17,20 +16,18 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-@pytest.fixture(params=["postgresql", *in_proof("sqlite")])
+@pytest.fixture(params=["postgresql", *in_proof("sqlite", "mariadb")])
 def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{folder / 'rides.db'}"
-        return
-    postgres: PostgresServer = request.getfixturevalue("postgres")
-    with postgres.database() as url:
+    with database(request.param, folder, request.getfixturevalue) as url:
         yield url
 
 
-@pytest.fixture(scope="module", params=["postgresql", *in_proof("sqlite")])
-def standing(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[Ground]:
+@pytest.fixture(scope="module", params=["postgresql", "mariadb", *in_proof("sqlite")])
+def standing(request: pytest.FixtureRequest) -> Iterator[Ground]:
     """For tests that do not start anything of their own: it would take longer than they do."""
-    with thrown_away() as folder, postgres.database() as url:
-        store = url if request.param == "postgresql" else f"sqlite:///{folder / 'rides.db'}"
-        with ground(store, folder) as made:
-            yield made
+    with (
+        thrown_away() as folder,
+        database(request.param, folder, request.getfixturevalue) as url,
+        ground(url, folder) as made,
+    ):
+        yield made

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.examples.rides.campaign import CONDUCT, HURRY, Ground, Plan, ground, verdict_on
-from tests.forms import in_proof
+from tests.examples.rides.campaign import CONDUCT, HURRY, Ground, Plan, database, ground, verdict_on
 from tests.proof.crash.grounds import thrown_away
 from tests.proof.crash.verdict import Verdict
 from tests.proof.floors import missing, rounds
-from tests.servers import PostgresServer
 from tests.waiting import PATIENCE
 
 # ── small ─────────────────────────────────────────────────────────────────────────────────────────
@@ -115,9 +113,9 @@ CROSSINGS = [
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("which", ["sqlite", *in_proof("postgresql")])
+@pytest.mark.parametrize("which", ["sqlite", "postgresql", "mariadb"])
 def test_five_hundred_kills_no_duplicate_none_lost(
-    which: str, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+    which: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, plans = Verdict(), (*PLANS, *CROSSINGS)
     floors = {"kills": 500}
@@ -126,9 +124,7 @@ def test_five_hundred_kills_no_duplicate_none_lost(
         plan = plans[number % len(plans)]
         with ExitStack() as stack:
             folder = stack.enter_context(thrown_away())
-            store = f"sqlite:///{folder / 'rides.db'}"
-            if which == "postgresql":
-                store = stack.enter_context(postgres.database())
+            store = stack.enter_context(database(which, folder, request.getfixturevalue))
             patience = HURRY if plan.conduct == "slow" else PATIENCE
             here = stack.enter_context(
                 ground(store, folder, honours_keys=plan.honours_keys, patience=patience)

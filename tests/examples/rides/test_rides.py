@@ -14,23 +14,26 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, Block, page
+from tests.examples.rides.campaign import database
 from tests.examples.rides.town import Town, insist, order, town
 from tests.forms import in_proof
 from tests.proof.crash.grounds import thrown_away
-from tests.servers import AppServer, PostgresServer
+from tests.servers import AppServer
 from tests.servers.ports import free_port
 from tests.waiting import PATIENCE, until
 from tests.web.client import Client, Reply, new_key
 
 
-@pytest.fixture(scope="module", params=["sqlite", *in_proof("postgresql")])
-def open_town(
-    request: pytest.FixtureRequest, postgres: PostgresServer
-) -> Iterator[tuple[Town, AppServer]]:
-    with thrown_away() as folder, postgres.database() as url:
-        store = url if request.param == "postgresql" else f"sqlite:///{folder / 'rides.db'}"
-        with town(store, folder) as rides, rides.server() as server, rides.worker():
-            yield rides, server
+@pytest.fixture(scope="module", params=["sqlite", "mariadb", *in_proof("postgresql")])
+def open_town(request: pytest.FixtureRequest) -> Iterator[tuple[Town, AppServer]]:
+    with (
+        thrown_away() as folder,
+        database(request.param, folder, request.getfixturevalue) as store,
+        town(store, folder) as rides,
+        rides.server() as server,
+        rides.worker(),
+    ):
+        yield rides, server
 
 
 def entries(rides: Town, reply: Reply) -> list[str]:
