@@ -90,8 +90,11 @@ def awaited(tokens: Tokens) -> Callable[[], Any]:
 @COLOURS
 @pytest.mark.parametrize("kind", FORMS)
 def test_each_new_connection_asks_who_it_logs_in_as(
-    own_server: ValkeyServer, colour: str, kind: str
+    own_server: ValkeyServer, colour: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that is open is checked again and again, and does not log in again."""
+    for module in ("pool_async", "pool_sync"):
+        monkeypatch.setattr(f"semel.stores.redis.{module}.CHECK_AGAIN", 0.0)
     tokens = Tokens(own_server)
     url = f"redis://127.0.0.1:{own_server.port}/0"
     with own_redis(url, colour, credentials=FORMS[kind](tokens)) as harness:

@@ -40,8 +40,6 @@ NODE_TIMEOUT: Final = 1.0
 
 UNREACHABLE: Final = ("TIME", "CONNECT", "LINK")
 """Codes of faults after which a node may have been replaced."""
-REPLACED: Final = (*UNREACHABLE, "READONLY")
-"""The same for a primary that Sentinels watch. In a cluster, a node says who has its slots."""
 
 _ASKING: Final = pack((b"ASKING",))
 _SLOTS: Final = RedisCall(ANY, ("CLUSTER", "SLOTS"))
@@ -80,8 +78,7 @@ class Topology:
 
     def suspect(self, faults: Iterable[RedisFault]) -> None:
         """Mark the map as doubtful if one of the faults says that a node cannot be reached."""
-        codes = REPLACED if self.service else UNREACHABLE
-        if self.follows and any(fault.code in codes for fault in faults):
+        if self.follows and any(fault.code in UNREACHABLE for fault in faults):
             self.doubtful = True
 
     def replaced(self, address: NodeAddress) -> bool:
