@@ -1409,6 +1409,24 @@ def test_what_a_handler_writes_after_an_unnoticed_rollback_is_not_committed(mari
     assert (maria.orders(), maria.state(op)) == ([], None)
 
 
+def test_severed_while_it_waits_for_a_row_its_key_is_free_at_once(maria: World) -> None:
+    """A server that waits for a lock does not notice that its client is gone: it is told."""
+    with_two_orders(maria)
+    act, op = maria.begun()
+    with closing(maria.outside()) as rival, ThreadPoolExecutor(1) as threads:
+        executed(rival, "START TRANSACTION")
+        executed(rival, "UPDATE orders SET id = id WHERE id = 1")
+        waiting = threads.submit(act.execute, "UPDATE orders SET id = id WHERE id = 1")
+        until(lambda: lock_waits(maria))
+        act.inner.sever("it took too long")
+        with pytest.raises((*DRIVER_ERRORS, SemelError)):
+            waiting.result(PATIENCE)
+        stranger = maria.open()
+        until(lambda: maria.try_begin(op.identity, stranger)).roll_back()
+        assert not lock_waits(maria)
+    act.roll_back()
+
+
 def test_a_statement_that_waited_too_long_is_undone_alone(maria: World) -> None:
     with_two_orders(maria)
     act, op = maria.begun()
