@@ -12,8 +12,14 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from semel.check import probes_errors, probes_keys, probes_races, probes_replays
-from semel.check.contract import declared_contract, probes_of_contract
+from semel.check import (
+    probes_contract,
+    probes_errors,
+    probes_keys,
+    probes_races,
+    probes_replays,
+)
+from semel.check.contract import declared_promises
 from semel.check.noise import noise_of
 from semel.check.oracles import Oracle, OracleFailed, RecordingProvider, oracle_at
 from semel.check.profiles import CheckProfile, profile
@@ -42,7 +48,7 @@ from semel.errors import ConfigurationError, SemelError
 
 LADDER: Final = [
     each
-    for module in (probes_keys, probes_replays, probes_races, probes_errors)
+    for module in (probes_keys, probes_replays, probes_races, probes_errors, probes_contract)
     for each in PROBES.values()
     if each.function.__module__ == module.__name__
 ]
@@ -141,8 +147,8 @@ def _chosen(probes: Iterable[CheckProbe], only: Sequence[str]) -> list[CheckProb
 
 def _climb(run: CheckRun, only: Sequence[str]) -> Iterator[ProbeResult]:
     _listen_for_noise(run)
-    declared = declared_contract(run)
-    for each in _chosen([*LADDER, *probes_of_contract(declared)], only):
+    run.promises = declared_promises(run)
+    for each in _chosen(LADDER, only):
         yield _tried(each, run)
 
 

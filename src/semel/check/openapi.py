@@ -66,7 +66,9 @@ def keyed_operations(
             continue
         headers = (("Content-Type", kind),) if kind else ()
         request = WireRequest(method.upper(), target, headers, body)
-        ready.append(CheckedOperation(request, label=label))
+        said = operation.get("x-idempotency")
+        promises = said if is_object(said) else None
+        ready.append(CheckedOperation(request, label=label, promises=promises))
     return ready, left_out
 
 

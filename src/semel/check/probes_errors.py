@@ -74,7 +74,7 @@ def expiry(run: CheckRun) -> ProbeResult:
     run.facts["lifetime"] = told or "not told"
     if told is None:
         return skipped("no Idempotency-Expires")
-    until = _moment(told)
+    until = moment(told)
     if until is None:
         return broken(f"Idempotency-Expires is no date: {told}")
     if until <= datetime.now(UTC):
@@ -84,7 +84,8 @@ def expiry(run: CheckRun) -> ProbeResult:
     return holds(told)
 
 
-def _moment(text: str) -> datetime | None:
+def moment(text: str) -> datetime | None:
+    """A date as HTTP or ISO 8601 has it; None for anything else."""
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             made = read(text.strip('"'))

@@ -59,7 +59,7 @@ def twenty(run: CheckRun) -> ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlight:
+class InFlight:
     """What a duplicate got while the first request was held up at the provider."""
 
     duplicate: WireAnswer
@@ -69,7 +69,7 @@ class _InFlight:
     effects: int
 
 
-def _in_flight(run: CheckRun, body: bytes | None = None) -> _InFlight | ProbeResult:
+def in_flight(run: CheckRun, body: bytes | None = None) -> InFlight | ProbeResult:
     """Hold one request up at the recording provider, and send its duplicate meanwhile."""
     provider = run.provider
     if provider is None:
@@ -97,7 +97,7 @@ def _in_flight(run: CheckRun, body: bytes | None = None) -> _InFlight | ProbeRes
     pause = min(LONGEST_PAUSE, retry_after(duplicates[0]) or 0.0)
     time.sleep(pause)
     again = run.final(request)
-    return _InFlight(duplicates[0], first, again, pause, provider.count() - arrived)
+    return InFlight(duplicates[0], first, again, pause, provider.count() - arrived)
 
 
 @probe(
@@ -106,7 +106,7 @@ def _in_flight(run: CheckRun, body: bytes | None = None) -> _InFlight | ProbeRes
     "A retry that overtakes its first try is the commonest way to a double charge.",
 )
 def same(run: CheckRun) -> ProbeResult:
-    seen = _in_flight(run)
+    seen = in_flight(run)
     if isinstance(seen, ProbeResult):
         return seen
     run.facts["in flight"] = str(seen.duplicate.status)
@@ -130,7 +130,7 @@ def other(run: CheckRun) -> ProbeResult:
     body = run.other_body
     if body is None:
         return skipped("no other body is known: give one with --other-data")
-    seen = _in_flight(run, body)
+    seen = in_flight(run, body)
     if isinstance(seen, ProbeResult):
         return seen
     if seen.effects > 1:
@@ -146,7 +146,7 @@ def other(run: CheckRun) -> ProbeResult:
     "Without a pause clients hammer; with one that is not honest they give up too early.",
 )
 def pause(run: CheckRun) -> ProbeResult:
-    seen = _in_flight(run)
+    seen = in_flight(run)
     if isinstance(seen, ProbeResult):
         return seen
     if seen.duplicate.succeeded and seen.duplicate.status != 202:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -103,6 +103,8 @@ class CheckedOperation:
     failing: tuple[tuple[str, str], ...] = ()
     """Headers that make the API fail with a 5xx."""
     label: str = ""
+    promises: Mapping[str, Any] | None = None
+    """What its OpenAPI document declares."""
 
 
 @dataclass(slots=True)
@@ -120,6 +122,8 @@ class CheckRun:
     settle_seconds: float = 0.0
     patience: float = 30.0
     noise: Noise = field(default_factory=Noise)
+    promises: Mapping[str, Any] | None = None
+    """What the API declares; None: it publishes no contract."""
     deferred: bool = False
     """Whether the API accepts requests with a 202 and runs them later."""
     tells_first: bool = False

@@ -6,10 +6,13 @@ import threading
 from typing import ClassVar
 
 from tests.check.zoo.server import Got, Kept, Said, Shop
+from tests.check.zoo.wrong import declaring
 
 
 class LikeTheDraft(Shop):
-    """400, 409, 422."""
+    """400, 409, 422; and it says so."""
+
+    declares = declaring()
 
 
 class LikeStripe(Shop):

@@ -76,6 +76,8 @@ class Shop:
     def answer(self, got: Got) -> Said:
         if got.path == "/effects":
             return Said(200, {"count": self.effects})
+        if got.path == "/.well-known/idempotency" and self.declares is not None:
+            return Said(200, self.declares)
         if got.path == "/restart":
             self.restart()
             return Said(200, {})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import ClassVar
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any, ClassVar
 
 from tests.check.zoo.server import LONGEST, Got, Kept, Said, Shop
 
@@ -411,6 +413,64 @@ class TellsAPastExpiry(Wrong):
 
     def answer(self, got: Got) -> Said:
         return super().answer(got).plus(("Idempotency-Expires", "Thu, 01 Jan 2015 00:00:00 GMT"))
+
+
+# ── declared and done ─────────────────────────────────────────────────────────────────────────────
+
+PROMISES: dict[str, Any] = {
+    "methods": ["POST"],
+    "key": {"required": True},
+    "lifetime": 86_400,
+    "mismatch": {"status": 422},
+    "in_flight": {"status": 409, "waits": 0},
+    "replay": {"header": "Idempotent-Replayed", "value": "true"},
+}
+
+
+def declaring(**other: Any) -> dict[str, Any]:
+    """A contract of the right server, but for what is given."""
+    route = {**PROMISES, **other, "method": "POST", "path": "/payments"}
+    return {"version": 1, "routes": [route], "default": None}
+
+
+class DeclaresWhatItIgnores(IgnoresKeys):
+    caught_by = "contract.keys"
+    declares = declaring()
+
+
+class EnforcesWhatItDoesNotDeclare(Wrong):
+    caught_by = "contract.keys"
+    declares: ClassVar = {"version": 1, "routes": [], "default": None}
+
+
+class DeclaresKeysOptional(Wrong):
+    caught_by = "contract.required"
+    declares = declaring(key={"required": False})
+
+
+class DeclaresAnotherMismatch(Wrong):
+    caught_by = "contract.mismatch"
+    declares = declaring(mismatch={"status": 409})
+
+
+class DeclaresAnotherFlight(Wrong):
+    caught_by = "contract.flight"
+    needs_provider = True
+    declares = declaring(in_flight={"status": 202, "waits": 0})
+
+
+class DeclaresAnotherMarker(Wrong):
+    caught_by = "contract.replay"
+    declares = declaring(replay={"header": "X-Replayed", "value": "yes"})
+
+
+class DeclaresALongerLife(Wrong):
+    caught_by = "contract.lifetime"
+    declares = declaring()
+
+    def answer(self, got: Got) -> Said:
+        soon = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+        return super().answer(got).plus(("Idempotency-Expires", soon))
 
 
 WRONG: tuple[type[Wrong], ...] = tuple(
