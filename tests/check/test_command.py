@@ -39,7 +39,7 @@ def test_a_line_for_each_probe_and_the_sum_at_the_end(origin: str) -> None:
     lines = done.output.splitlines()
     assert lines[0].split() == ["holds", "replay.equal", "201,", "byte", "for", "byte"]
     assert lines[1].split()[:2] == ["holds", "mismatch.body"]
-    assert lines[-1].startswith("2 holds; 7 requests in ")
+    assert lines[-1].startswith("2 holds; 8 requests in ")
 
 
 def test_something_broken_is_exit_code_one() -> None:
