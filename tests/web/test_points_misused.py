@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from semel.core.operations.maintenance import Browse
 from semel.core.records import State
 from semel.core.recovery import journal
 from semel.web.wsgi import Environ, StartResponse
-from tests.databases import executed
+from tests.databases import connect, executed
 from tests.stores.harness import Harness, open_harness, server_of
 from tests.waiting import PATIENCE
 from tests.web.client import Reply
@@ -211,3 +212,60 @@ def test_a_payload_that_is_nested_too_deep(bench: Bench) -> None:
         return "done"
 
     assert bench.run(lambda op: op.phase("outer", write)).status == 200
+
+
+# ── phases that end their transaction themselves ──────────────────────────────────────────────────
+
+BY_ITSELF = (
+    *(("sqlite", "COMMIT"), ("postgresql", "COMMIT"), ("postgresql", "COMMIT; BEGIN")),
+    *(("mysql", "COMMIT"), ("mysql", "BEGIN"), ("mysql", "ANALYZE TABLE kept")),
+    *(("mysql", "CREATE TABLE IF NOT EXISTS kept (number int)"), ("mysql", "CALL gives_up()")),
+)
+GIVES_UP = "CREATE OR REPLACE PROCEDURE gives_up() BEGIN ROLLBACK; INSERT INTO kept VALUES (9); END"
+
+
+def ending(bench: Bench, statement: str, said: type[Exception] | None) -> Callable[[], str]:
+    with closing(connect(bench.harness.backend.url)) as outside:
+        executed(outside, "CREATE TABLE IF NOT EXISTS kept (number int)")
+        if statement.startswith("CALL"):
+            executed(outside, GIVES_UP)
+
+    def work() -> str:
+        bench.sent.append("ran")
+        connection = semel.operation().transaction
+        executed(connection, "INSERT INTO kept VALUES (1)")
+        with suppress(semel.ConfigurationError):
+            executed(connection, statement)
+        if said is not None:
+            raise said("after it")
+        return "done"
+
+    return work
+
+
+@pytest.mark.parametrize(("bench", "statement"), BY_ITSELF, indirect=["bench"])
+@pytest.mark.parametrize("said", [None, ValueError, semel.NotExecuted])
+def test_a_phase_that_ended_its_transaction_is_not_done_and_not_run_again(
+    bench: Bench, statement: str, said: type[Exception] | None
+) -> None:
+    """What it wrote may be there, or may be gone although it returned."""
+    work = ending(bench, statement, said)
+    assert bench.run(lambda op: op.phase("made", work)).code == "outcome-unknown"
+    assert bench.run(lambda op: op.phase("made", work)).code == "outcome-unknown"
+    assert bench.sent == ["ran"]
+    assert bench.record() == ("unknown", [])
+
+
+@pytest.mark.parametrize("bench", ["mysql"], indirect=True)
+def test_nor_is_it_by_the_handler_that_hides_it(bench: Bench) -> None:
+    work = ending(bench, "BEGIN", None)
+
+    def handler(op: semel.Operation) -> Any:
+        for _ in range(2):
+            with suppress(semel.OutcomeUnknown):
+                op.phase("made", work)
+        return "done"
+
+    bench.run(handler)
+    assert bench.sent == ["ran"]
+    assert bench.record()[0] != "failed_retryable"

@@ -189,7 +189,7 @@ class Progress:
 
     __slots__ = (
         *("_passed", "_seen", "_turn", "journal", "repeating", "resource", "retention"),
-        *("entered", "inside", "made", "raised", "returned"),
+        *("ended", "entered", "inside", "made", "raised", "returned"),
     )
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -198,6 +198,8 @@ class Progress:
         self._turn = [None]
         self.repeating = False
         """The call whose intent is on record may simply be made again."""
+        self.ended: str | None = None
+        """What is said of a phase that ended its transaction itself: its writes may be there."""
         self.resource: str | None = None
         self.retention: Micros = 0
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
@@ -283,5 +285,6 @@ class Progress:
 
     @property
     def in_doubt(self) -> bool:
-        """A call may have happened, and may not simply be made again."""
-        return self.journal.intent is not None and not self.repeating
+        """A call or a phase may have happened, and may not simply be made again."""
+        call = self.journal.intent is not None and not self.repeating
+        return call or self.ended is not None

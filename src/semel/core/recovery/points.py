@@ -26,6 +26,8 @@ from semel.core.operations.handler import (
     Pause,
     Raised,
     RollBack,
+    Save,
+    Undo,
 )
 from semel.core.operations.requests import Advance, Lost, Recall, Recalled, Written
 from semel.core.records import Fence, Identity, Micros
@@ -34,7 +36,14 @@ from semel.core.recovery.journal import Journal, PointKind
 from semel.core.recovery.was_sent import WasSent, classify
 from semel.core.request import keys
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened, Inquiry
-from semel.errors import ConfigurationError, LeaseLost, NotExecuted, OutcomeUnknown, StoreError
+from semel.errors import (
+    ConfigurationError,
+    LeaseLost,
+    NotExecuted,
+    OutcomeUnknown,
+    SchemaError,
+    StoreError,
+)
 
 
 @frozen
@@ -65,6 +74,8 @@ def phase(holder: Holder, point: PointCall) -> Flow[Any]:
     """A local transaction: the function's writes and the journal's entry commit together."""
     progress = holder.progress
     with progress.alone(point.name, PointKind.PHASE):
+        if progress.ended is not None:
+            raise OutcomeUnknown(progress.ended)
         met = progress.meet(point.name, PointKind.PHASE)
         if met is not None:
             progress.passing(progress.journal)
@@ -78,10 +89,13 @@ def phase(holder: Holder, point: PointCall) -> Flow[Any]:
 
 
 def _in_transaction(holder: Holder, point: PointCall) -> Flow[Journal]:
+    yield from ask(Save())  # by its savepoint the transaction is known in the end
     outcome = yield from ask(Do(point.function, point.arguments))
     match outcome:
-        case Raised(error) | Abandoned(error):
-            yield from ask(RollBack())
+        case Raised(error):
+            raise (yield from _undo(holder, point)) or error
+        case Abandoned(error):
+            yield from _undo(holder, point)
             raise error
         case Did(value):
             pass
@@ -89,9 +103,8 @@ def _in_transaction(holder: Holder, point: PointCall) -> Flow[Journal]:
             assert_never(outcome)
     try:
         reached, blob = _reached(holder, point, PointKind.PHASE, value)
-    except ConfigurationError:
-        yield from ask(RollBack())
-        raise
+    except ConfigurationError as error:
+        raise (yield from _undo(holder, point)) or error from error.__cause__
     try:
         yield from ask(Flush())
         written = yield from ask(Advance(holder.identity, holder.fence, blob))
@@ -100,10 +113,31 @@ def _in_transaction(holder: Holder, point: PointCall) -> Flow[Journal]:
     except StoreError as error:
         yield from ask(RollBack())
         yield from _ascertain(holder, point, blob, error)
-    except Exception:
+    except Exception as error:
         yield from ask(RollBack())
+        if isinstance(error, ConfigurationError) and not isinstance(error, SchemaError):
+            raise _ended(holder, point, error) from error
         raise
     return reached
+
+
+def _undo(holder: Holder, point: PointCall) -> Flow[OutcomeUnknown | None]:
+    """Roll back. To go back to the savepoint first tells whether the function has ended the
+    transaction itself: what it wrote may be there then, and must not be written again."""
+    doubt = None
+    try:
+        yield from ask(Undo())
+    except ConfigurationError as error:
+        doubt = _ended(holder, point, error)
+    except StoreError:
+        pass  # the transaction is lost, and all of it
+    yield from ask(RollBack())
+    return doubt
+
+
+def _ended(holder: Holder, point: PointCall, error: ConfigurationError) -> OutcomeUnknown:
+    said = holder.progress.ended = f"phase {point.name!r}: {error}"
+    return OutcomeUnknown(said)
 
 
 def _ascertain(holder: Holder, point: PointCall, blob: bytes, error: StoreError) -> Flow[None]:

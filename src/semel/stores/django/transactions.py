@@ -92,6 +92,8 @@ class DjangoTransaction:
         self._hold: HeldIdentity | None = hold
         self._outer = transaction.atomic(using=wrapper.alias, durable=True)
         self._inner: Any = None
+        self._of_phase = True
+        """Nothing of the record was asked for before the handler's block."""
         self._end: SemelError | str | None = None
         self._severed: StoreUnavailable | None = None
 
@@ -138,6 +140,7 @@ class DjangoTransaction:
         self._demand_open()
         if self._inner is None and self._wrapper.needs_rollback:
             raise StoreUnavailable(_NOT_COMMITTED, applied=False)  # there was nothing to go back to
+        self._of_phase = self._of_phase and self._inner is not None
         return self._engine.joined(self._wrapper).perform(op)
 
     def savepoint(self) -> None:
@@ -148,13 +151,17 @@ class DjangoTransaction:
         """Leave the handler's block as Django would, also after `set_rollback`.
 
         When a write of the handler has failed, Django undoes all of them. The handler may have
-        caught that error; it is raised here, because it is the outcome.
+        caught that error; it is raised here, because it is the outcome. A phase whose writes are
+        undone is not passed.
         """
         wrapper = self._wrapper
-        failed: Exception | None = wrapper.rollback_exc if wrapper.needs_rollback else None
+        undone: bool = wrapper.needs_rollback
+        failed: Exception | None = wrapper.rollback_exc if undone else None
         self._leave_inner(None)
         if failed is not None:
             raise failed
+        if undone and self._of_phase:
+            raise StoreUnavailable(_NOT_COMMITTED, applied=False)
 
     def undo(self) -> None:
         self._leave_inner(_Undone())
