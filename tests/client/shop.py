@@ -23,6 +23,7 @@ SEEN = Path(os.environ.get("SEMEL_TEST_SEEN", "seen"))
 
 guard = semel.Guard(
     os.environ.get("SEMEL_TEST_STORE", "memory://"),
+    publish=True,
     tenant=lambda request: TOKENS.get(request.headers.get("authorization", "")),
     routes=[
         semel.Route("POST", "/ietf", semel.ietf(required=True)),

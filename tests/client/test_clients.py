@@ -50,7 +50,8 @@ def stripe() -> Iterator[StripeLike]:
 
 
 def opened(kind: str, journal: Path | CallJournal | None, **options: Any) -> Any:
-    return KINDS[kind](journal, PATIENCE, **{"budget": QUICK, **options})
+    given: dict[str, Any] = {"budget": QUICK, "resume_within": timedelta(hours=23)}
+    return KINDS[kind](journal, PATIENCE, **{**given, **options})
 
 
 def on_disk(journal: Path) -> bytes:
@@ -450,7 +451,9 @@ async def test_a_cancelled_call_stays_pending(
     stripe.busy.clear()
     async with (
         httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
-        semel.client.httpx.AsyncHttpxClient(http, journal=journal, budget=QUICK) as client,
+        semel.client.httpx.AsyncHttpxClient(
+            http, journal=journal, budget=QUICK, resume_within=timedelta(hours=23)
+        ) as client,
     ):
         sale = {"order": order, "how": "slow"}
         task = asyncio.create_task(client.post(stripe.url, json=sale, name=order))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def await_effect(shop: Shop, order: str, process: subprocess.Popen[bytes]) -> No
 def restarted(journal: Path, kind: str = "httpx") -> Iterator[Client]:
     token = {"Authorization": "Bearer ann's second"}
     options: dict[str, Any] = {"credentials": lambda call: token, "keep_headers": ["X-Order"]}
+    options["resume_within"] = timedelta(hours=23)
     with KINDS[kind](journal, PATIENCE, budget=QUICK, **options) as client:
         yield client
 

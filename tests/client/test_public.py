@@ -72,6 +72,7 @@ def test_the_public_names_are_exactly_these_and_documented() -> None:
         "CallJournal",
         "CallOutcomeUnknown",
         "CallRefused",
+        "ContractError",
         "JournaledCall",
         "KeptAnswer",
         "KeyExpired",

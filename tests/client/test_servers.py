@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def opened(kind: str, journal: Path | None, patience: float = PATIENCE, **option
         "budget": QUICK,
         "credentials": lambda call: {"Authorization": ANN},
         "keep_headers": ["X-Order"],
+        "resume_within": timedelta(hours=23),
         **options,
     }
     return KINDS[kind](journal, patience, **given)

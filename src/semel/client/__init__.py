@@ -17,10 +17,13 @@ be many requests, because connections break and servers are busy.
   doubt stays pending, even when this side has a bug.
 - **Its budget.** Tries that fail are counted, and tries and pauses together have a time limit.
   Pauses grow, and are random, so that many clients do not come back at the same moment. When the
-  budget is spent the call stays pending, for a later `resume`. A server forgets keys after a day or
-  so: a call that is older than ``resume_within`` is reported and not sent.
+  budget is spent the call stays pending, for a later `resume`.
+- **Its lifetime.** A server forgets keys, and then the same key is a new request. So a call is sent
+  again only while its key surely counts: as long as the server has told, in its contract or with an
+  earlier answer, or as ``resume_within`` says. Where nobody has told, it is reported and not sent.
 
 call        the whole course of a call as one generator, without I/O; its budget
+contract    reads a server's contract
 responses   what an answer means for a call
 model       a logical call, the result of a try, and the operations that `call` yields
 clients     drives `call`, blocking and in asyncio
@@ -41,6 +44,7 @@ from semel.client.errors import (
     CallError,
     CallOutcomeUnknown,
     CallRefused,
+    ContractError,
     KeyExpired,
     KeyReused,
     Unanswered,
@@ -57,6 +61,7 @@ __all__ = [
     "CallJournal",
     "CallOutcomeUnknown",
     "CallRefused",
+    "ContractError",
     "JournaledCall",
     "KeptAnswer",
     "KeyExpired",

@@ -21,11 +21,18 @@ from urllib.parse import urlsplit
 from semel.backoff import between
 from semel.client import model
 from semel.client.call import Budget, complete
-from semel.client.errors import BudgetSpent, KeyExpired, KeyReused
+from semel.client.contract import ADDRESS, FRESH, ServerContract, read_contract, terms_of
+from semel.client.errors import (
+    BudgetSpent,
+    CallOutcomeUnknown,
+    ContractError,
+    KeyExpired,
+    KeyReused,
+)
 from semel.client.journal import CallJournal, JournaledCall
 from semel.client.key_in_body import put_key, read_key
 from semel.client.keys import checked, header_value, new_key
-from semel.client.model import CallAnswer, LogicalCall, NoAnswer, TryResult
+from semel.client.model import CallAnswer, KeyTerms, LogicalCall, NoAnswer, TryResult, origin
 from semel.core.flow import Flow, arun, ask, run
 from semel.core.frozen import frozen, replace
 from semel.core.operations.requests import FlowOperation
@@ -100,12 +107,13 @@ class BaseClient(Generic[H, R, Returned]):
         budget: Budget = Budget(),  # noqa: B008 - frozen
         credentials: Callable[[LogicalCall], Any] | None = None,
         keep_headers: Iterable[str] = (),
-        resume_within: timedelta = timedelta(hours=23),
-        key_in: str | BodyField = DEFAULT_HEADER,
-        quoted: bool = False,
+        contract: bool = False,
+        resume_within: timedelta | None = None,
+        key_in: str | BodyField | None = None,
+        quoted: bool | None = None,
         max_body: int = 16 * 1024 * 1024,
     ) -> None:
-        if resume_within <= budget.within:
+        if resume_within is not None and resume_within <= budget.within:
             raise ConfigurationError("resume_within must be longer than the budget's within")
         if isinstance(keep_headers, str):
             raise ConfigurationError("keep_headers= takes several names, not one text")
@@ -115,12 +123,13 @@ class BaseClient(Generic[H, R, Returned]):
             self._journal, self._owns_journal = CallJournal(journal), True
         self._http, self._budget, self._credentials = http, budget, credentials
         self._kept = KEPT_HEADERS | {name.lower() for name in keep_headers}
-        self._resume_within = resume_within.total_seconds()
-        if not isinstance(key_in, str | BodyField):
+        self._resume_within = resume_within
+        if not isinstance(key_in, str | BodyField | None):
             raise ConfigurationError("key_in= takes the name of a header, or semel.body(...)")
-        key_places(key_in)  # or an error
-        self._key_in = key_in
-        self._quoted, self._max_body = quoted, max_body
+        key_places(key_in or DEFAULT_HEADER)  # or an error
+        self._key_in, self._quoted, self._max_body = key_in, quoted, max_body
+        self._reads_contract = contract
+        self._contracts: dict[str, ServerContract] = {}
 
     @property
     def journal(self) -> CallJournal:
@@ -161,23 +170,46 @@ class BaseClient(Generic[H, R, Returned]):
 
     # ── one call ──────────────────────────────────────────────────────────────────────────────────
 
-    def _call(self, prepared: PreparedRequest, key: str | None, name: str) -> LogicalCall:
-        """The call, checked: from here on neither its key nor its bytes change."""
+    def _new_call(self, prepared: PreparedRequest, key: str | None, name: str) -> Flow[LogicalCall]:
         _check(prepared, self._max_body)
+        terms = yield from self._terms(prepared.method, prepared.url, prepared.options)
+        return self._call(prepared, terms, key, name)
+
+    def _terms(self, method: str, url: str, options: Mapping[str, Any]) -> Flow[KeyTerms]:
+        """Where the key goes, and how long it counts: by the server's contract, or as given."""
+        if not self._reads_contract:
+            return KeyTerms(self._key_in or DEFAULT_HEADER, self._quoted or False)
+        server, now = origin(url), time.monotonic()
+        contract = self._contracts.get(server)
+        if contract is None or now - contract.read_at > FRESH:
+            self._contracts.pop(server, None)
+            parts = urlsplit(url)
+            address = f"{parts.scheme}://{parts.netloc}{ADDRESS}"
+            asking = LogicalCall("", "", "GET", address, (), b"", time.time(), options=options)
+            contract = yield from read_contract(asking, self._budget, now)
+            self._contracts[server] = contract
+        return terms_of(contract.promises(method, url), self._key_in, self._quoted, self._budget)
+
+    def _call(
+        self, prepared: PreparedRequest, terms: KeyTerms, key: str | None, name: str
+    ) -> LogicalCall:
+        """The call, checked: from here on neither its key nor its bytes change."""
+        place = terms.key_in
         try:
             name.encode()
         except UnicodeEncodeError:
             raise ConfigurationError("the name of a call must be text that can be stored") from None
-        keys, others = self._own_keys(prepared)
+        keys, others = _own_keys(prepared, place)
         keys += [] if key is None else [key]
-        if len(set(keys)) > 1 or (len(keys) > 1 and isinstance(self._key_in, str)):
-            where = self._key_in if isinstance(self._key_in, str) else "put it into the body"
+        if len(set(keys)) > 1 or (len(keys) > 1 and isinstance(place, str)):
+            where = place if isinstance(place, str) else "put it into the body"
             raise ConfigurationError(f"a call has one key: give key= or {where}, once")
         private = [pair for pair in others if pair[0].lower() not in self._kept]
-        chosen = checked(keys[0], quoted=self._quotable) if keys else new_key()
+        quotable = terms.quoted or isinstance(place, BodyField)
+        chosen = checked(keys[0], quoted=quotable) if keys else new_key()
         body = prepared.body
-        if isinstance(self._key_in, BodyField) and len(keys) == (key is not None):
-            body = put_key(prepared.headers, body, self._key_in, chosen)
+        if isinstance(place, BodyField) and len(keys) == (key is not None):
+            body = put_key(prepared.headers, body, place, chosen)
         return LogicalCall(
             key=chosen,
             name=name,
@@ -189,22 +221,8 @@ class BaseClient(Generic[H, R, Returned]):
             omitted=tuple(sorted({pair[0].lower() for pair in private})),
             private=tuple(private),
             options=prepared.options,
+            terms=terms,
         )
-
-    @property
-    def _quotable(self) -> bool:
-        """Whether a key may have spaces and the like: quoted, or in a body."""
-        return self._quoted or isinstance(self._key_in, BodyField)
-
-    def _own_keys(self, prepared: PreparedRequest) -> tuple[list[str], list[tuple[str, str]]]:
-        """The keys that the caller has put into the request, and its other headers."""
-        place = self._key_in
-        if isinstance(place, BodyField):
-            found = read_key(prepared.headers, prepared.body, place)
-            return [] if found is None else [found], list(prepared.headers)
-        is_key = place.lower().__eq__
-        keys = [text for each, text in prepared.headers if is_key(each.lower())]
-        return keys, [pair for pair in prepared.headers if not is_key(pair[0].lower())]
 
     def _begin(self, call: LogicalCall) -> LogicalCall:
         """Journal the call. A caller's own key, used before, continues the call from its row."""
@@ -215,20 +233,46 @@ class BaseClient(Generic[H, R, Returned]):
             said = "the journal has this key for another request; nothing was sent"
             raise KeyReused(said, call, None, "key-reused")
         known = begun.call
-        self._check_age(known)
+        self._check_lifetime(known, call.terms, pending=begun.answer is None)
         if begun.answer is not None:  # the row has no request any more; this one means the same
             known = replace(known, body=call.body, headers=call.headers)
         return replace(known, private=call.private, options=call.options, resumed=True)
 
-    def _check_age(self, call: LogicalCall) -> None:
-        """Refuse a call whose key the server may have forgotten: it would be a new operation."""
-        age = time.time() - call.created_at
-        if -CLOCK_CORRECTION <= age <= self._resume_within:
-            return
-        said = "it is older than servers are trusted to remember keys; nothing was sent"
-        if age < 0:
-            said = "by the clock it is not made yet: nobody knows how old it is; nothing was sent"
-        raise KeyExpired(said, call, None, "key-expired")
+    def _check_lifetime(self, call: LogicalCall, now: KeyTerms, *, pending: bool) -> None:
+        """Refuse a call whose key the server may not know: it would be a new operation.
+
+        ``now``: the terms on which it would be sent today.
+        """
+        age, said = time.time() - call.created_at, ""
+        longest = self._longest_age(call.terms.lifetime, now.lifetime)
+        if call.terms.place != now.place:
+            said = f"its key went to the {call.terms.place}, and now goes to the {now.place}"
+        elif longest is None:
+            said = (
+                "nobody has told how long the server knows its key: give resume_within=, or "
+                "contract=True from the first try on"
+            )
+        if said and pending:
+            raise CallOutcomeUnknown(f"{said}; nothing was sent", call)
+        if age < -CLOCK_CORRECTION:
+            said = "by the clock it is not made yet: nobody knows how old it is"
+        elif longest is not None and age > longest:
+            said = "it is older than the server is known to remember its key"
+        if said:
+            raise KeyExpired(f"{said}; nothing was sent", call, None, "key-expired")
+
+    def _longest_age(self, told: float | None, now: float | None) -> float | None:
+        """How old a call may be when it is sent again, in seconds; None if nobody has told.
+
+        What the server told counts if it told it when the call was made: it may have changed
+        since. It must last for the whole budget, and a clock may have been set back.
+        """
+        limits = [] if self._resume_within is None else [self._resume_within.total_seconds()]
+        if told is not None:
+            lifetime = told if now is None else min(told, now)
+            within = self._budget.within.total_seconds()
+            limits.append(lifetime - within - CLOCK_CORRECTION)
+        return min(limits, default=None)
 
     def _request(
         self, call: LogicalCall, status_url: str | None, credentials: Mapping[str, str]
@@ -241,8 +285,9 @@ class BaseClient(Generic[H, R, Returned]):
         if status_url is not None:
             return PreparedRequest("GET", status_url, given, b"", call.options)
         pairs = (*call.headers, *call.private, *given)
-        if isinstance(self._key_in, str):
-            pairs = (*pairs, (self._key_in, header_value(call.key, quoted=self._quoted)))
+        terms = call.terms
+        if isinstance(terms.key_in, str):
+            pairs = (*pairs, (terms.key_in, header_value(call.key, quoted=terms.quoted)))
         headers = tuple({pair[0].lower(): pair for pair in pairs}.values())
         return PreparedRequest(call.method, call.url, headers, call.body, call.options)
 
@@ -281,7 +326,7 @@ class BaseClient(Generic[H, R, Returned]):
 
         When the budget of one was spent, others to the same server are left for another time.
         """
-        spent = {each.call.origin for each in done if isinstance(each.error, BudgetSpent)}
+        spent = {each.call.origin for each in done if _is_of_server(each.error)}
         for entry in entries:
             free = not entry.held and entry.call.origin not in spent
             if free and (call := self.journal.take(entry)):
@@ -291,7 +336,8 @@ class BaseClient(Generic[H, R, Returned]):
     def _resume(self, call: LogicalCall) -> Flow[Resumed[R]]:
         """Complete a call that was taken. It must have all the headers it had, from somewhere."""
         try:
-            self._check_age(call)
+            now = yield from self._terms(call.method, call.url, call.options)
+            self._check_lifetime(call, now, pending=True)
             given = [*(yield from ask(model.FreshCredentials(call))), *self._http.headers]
             there = {name.lower() for name in given} | ADDED_BY_LIBRARY
             missing = [name for name in call.omitted if name not in there]
@@ -323,7 +369,7 @@ class SyncClient(BaseClient[H, R, R]):
         self, method: str, url: str, *, key: str | None = None, name: str = "", **arguments: Any
     ) -> R:
         prepared = self._prepare(method.upper(), url, **arguments)
-        call = self._begin(self._call(prepared, key, name))
+        call = self._begin(run(self._new_call(prepared, key, name), self._perform))
         native: R = run(complete(call, self._budget, time.monotonic()), self._perform).native
         return native
 
@@ -389,7 +435,7 @@ class AsyncClient(BaseClient[H, R, Coroutine[Any, Any, R]]):
         self, method: str, url: str, *, key: str | None = None, name: str = "", **arguments: Any
     ) -> R:
         prepared = await self._prepare(method.upper(), url, **arguments)
-        call = await self._abegin(self._call(prepared, key, name))
+        call = await self._abegin(await self._run(self._new_call(prepared, key, name)))
         native: R = (await self._run(complete(call, self._budget, time.monotonic()))).native
         return native
 
@@ -479,6 +525,23 @@ def _check(request: PreparedRequest, max_body: int) -> None:
         raise ConfigurationError("the journal keeps addresses: give credentials another way")
     if len(request.body) > max_body:
         raise ConfigurationError(f"the body is larger than max_body, {max_body} bytes")
+
+
+def _own_keys(
+    prepared: PreparedRequest, place: str | BodyField
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The keys that the caller has put into the request, and its other headers."""
+    if isinstance(place, BodyField):
+        found = read_key(prepared.headers, prepared.body, place)
+        return [] if found is None else [found], list(prepared.headers)
+    is_key = place.lower().__eq__
+    keys = [text for each, text in prepared.headers if is_key(each.lower())]
+    return keys, [pair for pair in prepared.headers if not is_key(pair[0].lower())]
+
+
+def _is_of_server(error: SemelError | None) -> bool:
+    """Whether other calls to the same server would fail in the same way now."""
+    return isinstance(error, BudgetSpent) or (isinstance(error, ContractError) and error.unreadable)
 
 
 def _no_answer(error: Exception) -> NoAnswer:

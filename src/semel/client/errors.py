@@ -1,6 +1,7 @@
 """How a call can end without its answer::
 
     SemelError
+    ├── ContractError           the server's contract cannot be read or followed; nothing was sent
     └── CallError               one logical call; has its key, and says whether it is still pending
         ├── CallRefused         the server refused it, and no repetition changes that
         │   ├── KeyReused       the key was used for another request
@@ -22,6 +23,17 @@ from typing import Any
 from semel import errors
 from semel.client.model import CallAnswer, LogicalCall
 from semel.core.request.keys import mask
+
+
+class ContractError(errors.SemelError):
+    """The contract of a server cannot be read, or cannot be followed. Nothing was sent.
+
+    ``unreadable``: it is of no use for any call to that server.
+    """
+
+    def __init__(self, message: str, *, unreadable: bool = False) -> None:
+        super().__init__(message)
+        self.unreadable = unreadable
 
 
 class CallError(errors.SemelError):

@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 from uuid import uuid4
 
-from semel.client.model import CallAnswer, LogicalCall
+from semel.client.model import CallAnswer, KeyTerms, LogicalCall
+from semel.client.responses import kept_for
 from semel.core.frozen import frozen, replace
 from semel.core.records import HeaderView, Request
 from semel.core.request.fingerprint import FingerprintRule, fingerprint
+from semel.core.request.key_places import BodyField
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
 
 APPLICATION: Final = 0x53454D4A
 """SQLite's application_id: "SEMJ"."""
-VERSION: Final = 1
+VERSION: Final = 2
 LEASE: Final = 60.0
 """Seconds that a call is held at least; a call that waits is held longer."""
 _PURGED: Final = 100
@@ -118,6 +120,7 @@ class CallJournal:
         """Write the call, and hold it; or return the call that already has its key."""
         omitted, headers = json.dumps(call.omitted), json.dumps(call.headers)
         columns = {**_identity(call), "omitted": omitted, "headers": headers, "body": call.body}
+        columns["terms"] = _write_terms(call.terms)
         for row in self._write("begin", **columns, **_hold(), seal=_seal(columns, _REQUEST)):
             return replace(call, row=row["id"])
         found = self._find(call)
@@ -149,8 +152,11 @@ class CallJournal:
     def record_answer(self, call: LogicalCall, answer: CallAnswer) -> None:
         """Finish the call with its answer; delete some calls that were finished long ago."""
         now = time.time()
+        told = kept_for(call, answer, now)
+        terms = call.terms if told is None else replace(call.terms, lifetime=told)
         columns = {
             **_identity(call),
+            "terms": _write_terms(terms),
             "finished_at": now,
             "answer_status": answer.status,
             "answer_size": len(answer.body),
@@ -199,8 +205,11 @@ class CallJournal:
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 _IDENTITY: Final = ("method", "url", "key", "name", "created_at", "fingerprint")
-_REQUEST: Final = (*_IDENTITY, "omitted", "headers", "body")
-_ANSWER: Final = (*_IDENTITY, "finished_at", "answer_status", "answer_size", "answer_body")
+_REQUEST: Final = (*_IDENTITY, "terms", "omitted", "headers", "body")
+_ANSWER: Final = (
+    *(*_IDENTITY, "terms", "finished_at"),
+    *("answer_status", "answer_size", "answer_body"),
+)
 _RULE: Final = FingerprintRule()
 
 
@@ -240,12 +249,24 @@ def _read_row(row: _Row) -> JournaledCall:
         headers=() if finished else tuple([(n, text) for n, text in json.loads(row["headers"])]),
         body=row["body"] or b"",
         omitted=() if finished else tuple(json.loads(row["omitted"])),
+        terms=_read_terms(row["terms"]),
         row=row["id"],
     )
     if not finished:
         return JournaledCall(call, _is_held(row))
     kept = KeptAnswer(row["answer_status"], row["answer_size"], row["answer_body"])
     return JournaledCall(call, False, row["finished_at"], kept)
+
+
+def _write_terms(terms: KeyTerms) -> str:
+    in_body = isinstance(terms.key_in, BodyField)
+    place = terms.key_in.name if isinstance(terms.key_in, BodyField) else terms.key_in
+    return json.dumps([in_body, place, terms.quoted, terms.lifetime])
+
+
+def _read_terms(text: str) -> KeyTerms:
+    in_body, place, quoted, lifetime = json.loads(text)
+    return KeyTerms(BodyField(place) if in_body else place, quoted, lifetime)
 
 
 def _hold(seconds: float = 0.0) -> dict[str, Any]:

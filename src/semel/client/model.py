@@ -8,10 +8,31 @@ from urllib.parse import urlsplit
 
 from semel.core.frozen import frozen
 from semel.core.operations.requests import FlowOperation
+from semel.core.request.key_places import DEFAULT_HEADER, BodyField
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _NONE: Final[Mapping[str, Any]] = {}
+
+
+@frozen
+class KeyTerms:
+    """Where the key of a call goes, and how long the server has said that it counts."""
+
+    key_in: str | BodyField = DEFAULT_HEADER
+    quoted: bool = False
+    lifetime: float | None = None
+    """Seconds from when the call was made; None: nobody has told."""
+
+    @property
+    def place(self) -> str:
+        """The place in one spelling; the form of the key in a header belongs to it."""
+        if isinstance(self.key_in, BodyField):
+            return f"body {self.key_in.pointer}"
+        return f"header {self.key_in.lower()}{', quoted' if self.quoted else ''}"
+
+
+_USUAL: Final = KeyTerms()
 
 
 @frozen
@@ -34,6 +55,8 @@ class LogicalCall:
     """Those headers with their values, if this process was given them."""
     options: Mapping[str, Any] = _NONE
     """Options of the HTTP library, such as a time-out; not journaled."""
+    terms: KeyTerms = _USUAL
+    """Where its key goes, and how long it counts; journaled."""
     status_url: str | None = None
     """Where the server offers the status of the call."""
     resumed: bool = False

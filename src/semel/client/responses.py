@@ -231,6 +231,18 @@ def retry_after(value: str | None, date: str | None, wall: float) -> float | Non
     return max(0.0, moment - (wall if said is None else said))
 
 
+def kept_for(call: LogicalCall, answer: CallAnswer, wall: float) -> float | None:
+    """Seconds from the making of the call until its answer expires; None if that is not told.
+
+    What is left is counted by the server's own clock. Without its ``Date`` nobody knows.
+    """
+    expires = _moment(answer.headers.get("idempotency-expires", "").strip())
+    said = _moment(answer.headers.get("date", "").strip())
+    if expires is None or said is None:
+        return None
+    return expires - said + wall - call.created_at
+
+
 def _moment(text: str) -> float | None:
     """Seconds since 1970 of an HTTP date in any of its three forms; None for anything else."""
     if not text or len(text) > 64:

@@ -11,21 +11,11 @@ from urllib.parse import unquote
 from semel.core.frozen import derived, frozen, value
 from semel.core.policy import SAFE_METHODS, Policy
 from semel.core.request.keys import canonical_path
+from semel.core.request.path_pattern import path_pattern
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.web import tags
 from semel.web.tags import Tagged, tagged
-
-_CONVERTORS: Final = {
-    "str": r"[^/]+",
-    "path": r".*",
-    "int": r"[0-9]+",
-    "float": r"[0-9]+(?:\.[0-9]+)?",
-    "uuid": r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}",
-}
-_OTHER_SYNTAX: Final = re.compile(r"<(?:[a-z]+(?:\([^)]*\))?:)?(\w+)>|/:(\w+)")
-"""Parameters as Flask, Django and Express write them: they would fit no path."""
-_PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)(?::([a-z]+))?\}")
 
 
 @frozen
@@ -59,7 +49,7 @@ class Route:
                 f"{self.label}: the policy leaves {self.method} out and would do nothing; name it "
                 f"in its methods=, as in methods={{{self.method!r}}}"
             )
-        object.__setattr__(self, "_pattern", _compile(self.path))
+        object.__setattr__(self, "_pattern", path_pattern(self.path))
 
     @property
     def label(self) -> str:
@@ -67,27 +57,6 @@ class Route:
 
     def matches(self, method: str, path: str) -> bool:
         return self.method in ("*", method) and self._pattern.fullmatch(path) is not None
-
-
-def _compile(path: str) -> re.Pattern[str]:
-    pattern, at = "", 0
-    if other := _OTHER_SYNTAX.search(path):
-        name = other[1] or other[2]
-        raise ConfigurationError(
-            f"{path!r}: a parameter is written {{{name}}} here, as in Starlette, not {other[0]}"
-        )
-    for found in _PARAMETER.finditer(path):
-        convertor = _CONVERTORS.get(found[2] or "str")
-        if convertor is None:
-            known = ", ".join(_CONVERTORS)
-            raise ConfigurationError(f"{path!r}: {found[2]!r} is not one of {known}")
-        pattern += re.escape(path[at : found.start()]) + f"(?:{convertor})"
-        at = found.end()
-    rest = path[at:]
-    if "{" in rest or "}" in rest:
-        raise ConfigurationError(f"{path!r}: unbalanced braces")
-    # Starlette ends its patterns with "$", which lets "/pay%0A" through to the route "/pay".
-    return re.compile(pattern + re.escape(rest) + r"\n?", re.DOTALL)
 
 
 @value

@@ -10,6 +10,7 @@ CREATE TABLE call (
     name TEXT NOT NULL,
     created_at REAL NOT NULL,
     fingerprint TEXT NOT NULL,
+    terms TEXT NOT NULL,
     omitted TEXT NOT NULL,
     headers TEXT,
     body BLOB,
