@@ -72,8 +72,8 @@ def test_a_store_that_is_not_there_is_told_which_are(given: str) -> None:
 @pytest.mark.parametrize(
     ("scheme", "driver", "extra"),
     [
-        ("postgres", "psycopg", "postgres"),
-        ("postgresql", "psycopg", "postgres"),
+        ("postgres", "psycopg", "postgres-binary"),
+        ("postgresql", "psycopg", "postgres-binary"),
         ("mysql", "pymysql", "mysql"),
         ("mariadb", "asyncmy", "mysql"),
         ("redis", "hiredis", "redis"),

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import operations as ops
-from semel.core.records import Identity
+from semel.core.records import Identity, whole_origin
 from semel.core.recovery import journal as journals
+from semel.core.terms import Terms, TermsId
 from semel.errors import StoreUnavailable
 from semel.testing.watched import Step, WatchedBackend, WatchedSteps, in_background
 
@@ -55,6 +56,8 @@ class Observed:
     def __init__(self) -> None:
         self.identities: dict[str, dict[Identity, str]] = {}
         """By the client's key: the records it was used for, and where."""
+        self.terms: dict[TermsId, Terms] = {}
+        """What is on record: a claim does not repeat what the route of its terms says."""
         self.runs: Counter[Identity] = Counter()
         """How often somebody got the right to run a handler."""
         self.moments: list[str] = []
@@ -88,8 +91,11 @@ class SimulatedProcess:
             self._refuse()
         op = step.op
         if isinstance(op, ops.Claim | ops.Accept):
-            places = self._observed.identities.setdefault(op.origin.key, {})
-            places[op.identity] = f"{op.origin.method} {op.origin.path}"
+            origin = whole_origin(op.origin, self._observed.terms.get(op.terms))
+            places = self._observed.identities.setdefault(origin.key, {})
+            places[op.identity] = f"{origin.method} {origin.path}"
+        if isinstance(op, ops.Agree):
+            self._observed.terms[op.terms.id] = op.terms
         if isinstance(op, ops.Advance):
             self._reach([WITHIN + name for name in _done(op)], step)
         elif isinstance(op, ops.Complete) and step.within is None:

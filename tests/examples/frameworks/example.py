@@ -14,7 +14,7 @@ from tests.servers.child import ROOT, Child, ServerError
 from tests.servers.ports import free_port
 from tests.servers.scoped import Scoped
 
-NOT_A_SHOP = {"rides"}
+NOT_A_SHOP = {"rides", "grown"}
 """Examples that tell another story and have tests of their own."""
 
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -14,7 +14,7 @@ from semel.core.operations.maintenance import Abandon, Reap, Retire, Sweep
 from semel.core.operations.requests import Accept, Claim, Lost, StoreOperation
 from semel.core.records import Identity, Micros, State
 from semel.core.states import RecordEvent
-from semel.stores.memory.rows import WRITES, Write, empty, lapse_event, proved
+from semel.stores.memory.rows import WRITES, Write, lapse_event, proved, tombstone
 from tests.proof.explorer.store import Shelf
 from tests.proof.histories.calls import Call
 from tests.stores.moves import TERMS
@@ -139,5 +139,5 @@ class Spec:
         if entry is None or not proved(RecordEvent.EXPIRE, entry.fence, entry, NOW):
             return state
         expired = entry.copy(State.EXPIRED)
-        empty(expired)
+        tombstone(expired)
         return self._shelf.number(expired)
