@@ -143,6 +143,17 @@ def test_the_contract_is_found_out(origin: str) -> None:
 # ── nothing is sent ───────────────────────────────────────────────────────────────────────────────
 
 
+def test_an_oracle_that_cannot_count_is_told_before_anything_is_sent() -> None:
+    shop = Shop()
+    with serving(shop) as origin:
+        done = run(origin, "--effects", f"{origin}/effects#$")
+        gone = run(origin, "--effects", f"{origin}/effects#$.nothing")
+    assert (done.exit_code, gone.exit_code) == (1, 1)
+    assert "gave {'count': 0}, which is no whole number" in done.output
+    assert "gave no count" in gone.output
+    assert not shop.kept
+
+
 def test_a_dry_run_sends_nothing() -> None:
     shop = Shop()
     with serving(shop) as origin:

@@ -94,6 +94,8 @@ def check(options: CheckOptions, told: Told | None = None) -> CheckReport:
     facts: dict[str, dict[str, str]] = {}
     with ExitStack() as stack:
         oracle, provider = _oracle(options, stack)
+        if oracle is not None:
+            oracle.count()  # one that cannot count is told before anything is sent
         for operation in options.operations:
             run = CheckRun(
                 operation,

@@ -149,7 +149,7 @@ def _number(value: Any, words: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise OracleFailed(f"{words} gave {value!r}, which is no whole number") from None
+        raise OracleFailed(f"{words} gave {value!r:.60}, which is no whole number") from None
 
 
 class RecordingProvider:
