@@ -175,8 +175,8 @@ class Guard:
             raise ConfigurationError(f"max_waiters= takes a whole number, not {max_waiters!r}")
         self.name = name
         self.status = _status(status)
-        self.contract_at = WELL_KNOWN if publish else ""
-        """Where the contract is told; empty: nowhere."""
+        self.contract_at = WELL_KNOWN if publish else None
+        """Where the contract is told; None: nowhere. An empty text is a path that requests have."""
         self.registry = Registry()
         self.limits = limits
         self.maintenance = _positive(maintenance)

@@ -150,7 +150,7 @@ SEMEL = [sys.executable, "-m", "semel"]
 
 def test_a_test_case_takes_its_keys_with_it(tmp_path: Path) -> None:
     said = ran([*MANAGE, "test", "examples.django.shop.tests"], SHOP_FOLDER=str(tmp_path))
-    assert "Ran 4 tests" in said
+    assert "Ran 5 tests" in said
     assert list(tmp_path.glob("*.db")) == [], "it is all in memory"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -281,3 +282,26 @@ def test_what_is_not_enforced_is_not_declared(make_guard: MakeGuard) -> None:
     free = semel.Route("POST", "/free", semel.exempt())
     found = make_guard(routes=[shadow, free], policy=semel.ietf(enforce="shadow")).contract()
     assert (found["routes"], found["default"]) == ([], None)
+
+
+@pytest.mark.parametrize("place", [{"PATH_INFO": ""}, {}])
+def test_an_application_at_an_empty_path_is_called_where_nothing_is_published(
+    place: dict[str, str],
+) -> None:
+    called: list[str] = []
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        called.append(environ["REQUEST_METHOD"])
+        start_response("200 OK", [])
+        return [b"mine"]
+
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "SCRIPT_NAME": "/shop",
+        "wsgi.input": io.BytesIO(),
+        **place,
+    }
+    guarded = semel.Guard("memory://", tenant=None).wsgi(app)
+    start: Any = lambda *_: None  # noqa: E731
+    assert b"".join(guarded(environ, start)) == b"mine"
+    assert called == ["POST"]

@@ -58,7 +58,7 @@ class WsgiMiddleware:
                 if flow is not None:
                     answer = run(flow, Transact(self.guard.backend).perform)
                     return _send(answer, start_response)
-            if self.guard.contract_at == environ.get("PATH_INFO"):
+            if self.guard.contract_at == environ.get("PATH_INFO", ""):
                 return _send(told(self.guard, self.app, environ["REQUEST_METHOD"]), start_response)
             if self.guard.environ_names.isdisjoint(environ):
                 return self.app(environ, start_response)
