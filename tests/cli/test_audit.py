@@ -75,12 +75,12 @@ def test_erasing_and_what_the_audit_says_of_it(desk: Desk) -> None:
     desk.env["SEMEL_ENCRYPTION"] = f"old:{OLD}"
     asked = desk.run("keys", "erase", "--tenant", "bob", *SIGNED, typed="n\n")
     assert asked.exit_code == 1
-    assert desk.json("audit", "list") == []
+    assert desk.json("audit", "list") == {"acts": [], "after": None}
     done = desk.run("keys", "erase", "--tenant", "bob", *SIGNED, "--yes", "--json")
     assert done.exit_code == 1  # one is unsettled, and left
     told = json.loads(done.stdout)
     assert (told["erased"], len(told["left"])) == (1, 1)
-    entries = desk.json("audit", "list")
+    entries = desk.json("audit", "list")["acts"]
     assert [entry["subject"] for entry in entries] == ["bob", None, "bob"]
     (erased,) = [entry for entry in entries if entry["identity"]]
     assert (erased["before"], erased["after"]) == ("completed", "expired")
@@ -102,7 +102,8 @@ def test_the_audit_is_filtered(desk: Desk) -> None:
     assert desk.run("keys", "erase", "--tenant", "zoe", *SIGNED, "--yes").exit_code == 0
 
     def listed(*filters: str) -> list[tuple[str, str]]:
-        return [(each["verb"], each["by"]) for each in desk.json("audit", "list", *filters)]
+        acts = desk.json("audit", "list", *filters)["acts"]
+        return [(each["verb"], each["by"]) for each in acts]
 
     everything = listed()
     assert len(everything) == 4
@@ -111,6 +112,10 @@ def test_the_audit_is_filtered(desk: Desk) -> None:
     assert listed("--verb", "erase") == [("erase", "operator ann")] * 2
     assert listed("--since", "1h") == everything
     assert listed("--limit", "1") == everything[:1]
+    place = desk.json("audit", "list", "--limit", "3")["after"]
+    assert listed("--after", place) == everything[3:]
+    assert desk.json("audit", "list", "--after", place)["after"] is None
+    assert f"go on with --after {place}" in desk.run("audit", "list", "--limit", "3").stderr
     table = desk.run("audit", "list").stdout.splitlines()
     assert table[0].split() == ["AT", "VERB", "WHAT", "BEFORE", "AFTER", "BY", "REASON"]
     assert "completed  gone" in table[-1]
@@ -126,6 +131,7 @@ def test_the_audit_is_filtered(desk: Desk) -> None:
         ("dlq", "retry", "key", "--by", "ann"),
         ("audit", "list", "--verb", "murder"),
         ("audit", "list", "--since", "yesterday"),
+        ("audit", "list", "--after", "yesterday"),
     ],
 )
 def test_who_why_and_whose_must_be_said(desk: Desk, arguments: tuple[str, ...]) -> None:

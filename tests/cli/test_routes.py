@@ -258,6 +258,17 @@ class TestBare:
     def test_a_strict_default_closes_everything(self, folder: Path) -> None:
         assert run(f"{write(folder, BARE)}:closed").exit_code == 0
 
+    def test_the_application_of_the_environment(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its guard is not read from there: it would hide that the application has none."""
+        module = write(folder, BARE)
+        assert run().exit_code == 2
+        monkeypatch.setenv("SEMEL_APP", f"{module}:app")
+        assert told()["POST", "/pay"] == "enforces"
+        monkeypatch.setenv("SEMEL_GUARD", f"{module}:guard")
+        assert run(f"{module}:unguarded").exit_code == 2
+
     @pytest.mark.parametrize(
         ("target", "said"),
         [

@@ -98,7 +98,7 @@ def test_a_list_has_a_line_for_each_thing_and_sends_nothing_a_terminal_obeys(
 def test_json_tells_it_exactly_and_in_printable_letters(store: str) -> None:
     done = command("unknown", "list", "--store", store, "--json")
     assert all(line.isprintable() and line.isascii() for line in done.stdout.split("\n"))
-    assert [each["tenant"] for each in json.loads(done.stdout)] == [HOSTILE]
+    assert [each["tenant"] for each in json.loads(done.stdout)["records"]] == [HOSTILE]
 
 
 def test_one_record_is_shown_line_by_line_with_its_answer(store: str) -> None:

@@ -86,11 +86,35 @@ class TestLooking:
     def test_json_for_programs(self, scene: Scene) -> None:
         identity = scene.unknown("made", intent="charged")
         done = semel(scene, "unknown", "list", "--json")
-        (told,) = json.loads(done.stdout)
+        (told,) = json.loads(done.stdout)["records"]
         assert told["identity"] == identity.hex()
         assert told["in_doubt"] == "charged"
         assert told["key"] == "an-o...(28)"
-        assert json.loads(semel(scene, "unknown", "list", "--dead", "--json").stdout) == []
+        dead = json.loads(semel(scene, "unknown", "list", "--dead", "--json").stdout)
+        assert dead == {"records": [], "after": None}
+
+    def test_page_by_page_newest_first_while_they_are_settled(self, scene: Scene) -> None:
+        """A page goes on from a time, so it does so behind a record that is gone by then."""
+        made = [scene.unknown(path=f"/pay/{number}") for number in range(5)]
+        paged: list[str] = []
+        where: tuple[str, ...] = ()
+        while True:
+            told = json.loads(
+                semel(scene, "unknown", "list", "--limit", "2", *where, "--json").stdout
+            )
+            paged += [each["identity"] for each in told["records"]]
+            if told["after"] is None:
+                break
+            where = ("--after", told["after"])
+            last = paged[-1]
+            buried = semel(scene, "unknown", "bury", last, *SETTLE, "--free", "--yes")
+            assert buried.returncode == 0, buried.stderr
+        assert paged == [each.hex() for each in reversed(made)]
+        table = semel(scene, "unknown", "list", "--limit", "1")
+        assert len(table.stdout.splitlines()) == 2
+        assert table.stderr.startswith("go on with --after ")
+        for nonsense in ("yesterday", "12", "-", "x-y", "9" * 30 + "-a"):
+            assert semel(scene, "unknown", "list", "--after", nonsense).returncode == 2
 
     def test_one_in_full(self, scene: Scene) -> None:
         identity = scene.unknown("made", intent="charged")
@@ -348,6 +372,19 @@ class TestDeadLetters:
         left = json.loads(semel(scene, "dlq", "list", "--json").stdout)["effects"]
         assert [each["key"] for each in left] == ["effect-new"]
 
+    def test_both_kinds_page_by_page_newest_first(self, scene: Scene) -> None:
+        dead_effect(scene, "effect-one")
+        record = scene.unknown(probe_after=None)
+        dead_effect(scene, "effect-two")
+        first = semel(scene, "dlq", "list", "--limit", "2")
+        ids = [line.split()[1] for line in first.stdout.splitlines()[1:]]
+        assert ids == ["effect-two", record.hex()[:16]]
+        place = first.stderr.removeprefix("go on with --after ").strip()
+        told = json.loads(semel(scene, "dlq", "list", "--after", place, "--json").stdout)
+        assert [each["key"] for each in told["effects"]] == ["effect-one"]
+        assert (told["records"], told["after"]) == ([], None)
+        assert semel(scene, "dlq", "list", "--after", "effect-one").returncode == 2
+
     def test_for_spreadsheets(self, scene: Scene) -> None:
         dead_effect(scene, "=cmd|calc")
         head, row = csv.reader(semel(scene, "dlq", "list", "--csv").stdout.splitlines())
@@ -399,9 +436,10 @@ class TestEnvironment:
         scene.unknown()
         for command in (("unknown", "list"), ("keys", "list"), ("audit", "list")):
             assert semel(scene, *command, "--since", since).returncode == 0
-        assert len(json.loads(semel(scene, "unknown", "list", "--since", since, "--json").stdout))
+        listed = semel(scene, "unknown", "list", "--since", since, "--json")
+        assert len(json.loads(listed.stdout)["records"]) == 1
         later = semel(scene, "unknown", "list", "--since", "2100-01-01", "--json")
-        assert json.loads(later.stdout) == []
+        assert json.loads(later.stdout)["records"] == []
         assert semel(scene, "unknown", "list", "--since", "yesterday").returncode == 2
 
 

@@ -171,28 +171,30 @@ def audit() -> None:
 @click.option("--verb", type=click.Choice([verb.value for verb in Verb]), help="Only this.")
 @click.option("--by", help="Only by those whose name has this in it.")
 @targets.since
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most.")
+@targets.paged_by_time(100)
 @output.as_json
 def list_acts(
     target: Target,
     identity: str | None,
-    verb: str | None,
-    by: str | None,
     since: Since | None,
     limit: int,
+    after: str | None,
     as_json: bool,
+    **filters: Any,
 ) -> None:
     """List acts, newest first. They are kept for good: maintenance does not touch them."""
     opened = target.operator()
     which = None if identity is None else targets.identity_of(opened, identity)
     then = None if since is None else since.moment(opened.now())  # by the entries' clock
-    found = opened.audit(identity=which, verb=verb, by=by, since=then)
+    found = opened.audit(identity=which, since=then, before=after, **filters)
     entries = list(islice(found, limit))
-    head = ("AT", "VERB", "WHAT", "BEFORE", "AFTER", "BY", "REASON")
+    place = None if next(found, None) is None else entries[-1].place
     if as_json:
-        output.print_json([audit_document(entry) for entry in entries])
-    else:
-        output.say_table(head, map(_act, entries), "nothing was done")
+        documents = [audit_document(entry) for entry in entries]
+        return output.print_json({"acts": documents, "after": place})
+    head = ("AT", "VERB", "WHAT", "BEFORE", "AFTER", "BY", "REASON")
+    output.say_table(head, map(_act, entries), "nothing was done")
+    return output.say_more("", place)
 
 
 def _act(entry: AuditEntry) -> tuple[str, ...]:

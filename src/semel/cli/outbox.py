@@ -164,39 +164,44 @@ def _dead(opened: Operator, wanted: dict[str, Any]) -> list[Effect]:
 @output.listed
 @targets.on_a_guard
 @_of_the_dead
+@targets.paged_by_time(1000)
 @output.as_json
-def list_dead(target: Target, as_json: bool, wanted: dict[str, Any]) -> None:
+def list_dead(target: Target, as_json: bool, wanted: dict[str, Any], **page: Any) -> None:
     """List the dead letters, newest first. Filters by name, error and tries leave records out."""
-    opened = target.operator()
-    effects = _dead(opened, wanted)
-    records: list[Case] = []
+    found = _dead_letters(target.operator(), wanted)
+    listed, after = targets.page_by_time(found, _named, **page)
+    if as_json:
+        effects = [effect_document(each) for each in listed if isinstance(each, Effect)]
+        records = [case_document(each) for each in listed if isinstance(each, Case)]
+        return output.print_json({"effects": effects, "records": records, "after": after})
+    head = ("KIND", "ID", "NAME", "TRIES", "SINCE", "ERROR")
+    output.say_table(head, map(_letter_row, listed), "there are no dead letters")
+    return output.say_more("", after)
+
+
+def _dead_letters(opened: Operator, wanted: dict[str, Any]) -> list[Effect | Case]:
+    letters: list[Effect | Case] = [*_dead(opened, wanted)]
     if not any(wanted[field] for field in ("name", "error", "tried")):
         chosen = {**dict.fromkeys(("tenant", "method", "path", "older")), "dead": True}
         listed = targets.chosen_cases(opened, {**chosen, "since": wanted["since"]})
-        records = [case for case, _ in listed]
-    if as_json:
-        output.print_json(
-            {
-                "effects": [effect_document(each) for each in effects],
-                "records": [case_document(each) for each in records],
-            }
-        )
-    else:
-        head = ("KIND", "ID", "NAME", "TRIES", "SINCE", "ERROR")
-        rows = [*map(_effect_row, effects), *map(_record_row, records)]
-        output.say_table(head, rows, "there are no dead letters")
+        letters += [case for case, _ in listed]
+    return letters
 
 
-def _effect_row(effect: Effect) -> tuple[str, ...]:
-    since = output.moment(effect.dead_at) or "-"
-    return ("effect", effect.key, effect.name, str(effect.tries), since, effect.error or "")
+def _named(letter: Effect | Case) -> tuple[Micros, str]:
+    """Since when it is dead, as far as that is known, and its name."""
+    if isinstance(letter, Effect):
+        return letter.dead_at or 0, letter.key
+    return letter.record.created_at, letter.record.identity.hex()
 
 
-def _record_row(case: Case) -> tuple[str, ...]:
-    where = f"{case.origin.method} {case.origin.path}"
-    since = output.moment(case.record.created_at) or "-"
-    identity = case.record.identity.hex()[: targets.SHORT]
-    return ("record", identity, where, str(case.tries), since, case.record.reason or "")
+def _letter_row(letter: Effect | Case) -> tuple[str, ...]:
+    at, name = _named(letter)
+    since, tries = output.moment(at) or "-", str(letter.tries)
+    if isinstance(letter, Effect):
+        return ("effect", name, letter.name, tries, since, letter.error or "")
+    where, reason = f"{letter.origin.method} {letter.origin.path}", letter.record.reason
+    return ("record", name[: targets.SHORT], where, tries, since, reason or "")
 
 
 @dlq.command()

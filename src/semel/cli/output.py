@@ -113,9 +113,14 @@ def print_page(
         return print_json({things: list(documents), "looked_at": looked, "after": after})
     say_table(head, rows, None if after is not None else f"there are no such {things}")
     if after is not None:
-        # On standard error: a pipe gets rows and nothing else.
-        say(f"looked at {looked} {things}; go on with --after {after}", err=True)
+        say_more(f"looked at {looked} {things}; ", after)
     return None
+
+
+def say_more(before: str, after: str | None) -> None:
+    """Say where a list goes on; on standard error, as a pipe gets rows and nothing else."""
+    if after is not None:
+        say(f"{before}go on with --after {after}", err=True)
 
 
 def print_json(document: object, indent: int | None = 2) -> None:

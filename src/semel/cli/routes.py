@@ -68,7 +68,7 @@ class RouteKeys:
 
 
 @click.command()
-@click.argument("app")
+@click.argument("app", envvar="SEMEL_APP")
 @click.option("--guard", help="A guard that APP does not show, say shop:guard.")
 @click.option("--factory", is_flag=True, help="APP is a function that makes the application.")
 @click.option(

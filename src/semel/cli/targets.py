@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import wraps
@@ -123,6 +123,43 @@ def paged(things: str, place: str) -> Callable[[F], F]:
         help=f"{things} to look at, at most.",
     )
     return lambda command: limit(after(look(command)))
+
+
+def paged_by_time(limit: int) -> Callable[[F], F]:
+    """Add --limit and --after to a list that is short enough to be sorted, newest first."""
+    at_most = click.option(
+        "--limit", type=click.IntRange(1), default=limit, show_default=True, help="At most."
+    )
+    after = click.option("--after", help="Go on behind this place, as the page before said.")
+    return lambda command: at_most(after(command))
+
+
+def page_by_time(
+    things: Iterable[T], named: Callable[[T], tuple[Micros, str]], limit: int, after: str | None
+) -> tuple[list[T], str | None]:
+    """The newest ``limit`` behind a place, and the place to go on from.
+
+    ``named`` gives a thing's time and its name. A place is made of both, so it holds even if what
+    stood there was settled or retried in the meantime.
+    """
+    places = {_order(named(each)): each for each in things}
+    behind = None if after is None else _order(_place(after))
+    listed = [place for place in sorted(places) if behind is None or place > behind]
+    shown = listed[:limit]
+    ends = len(listed) == len(shown)
+    at, name = (0, "") if ends else shown[-1]
+    return [places[place] for place in shown], None if ends else f"{-at}-{name}"
+
+
+def _order(named: tuple[Micros, str]) -> tuple[Micros, str]:
+    return -named[0], named[1]
+
+
+def _place(text: str) -> tuple[Micros, str]:
+    at, _, name = text.partition("-")
+    if not (at.isascii() and at.isdecimal() and name and len(at) < 20):
+        fail("--after is the place that the page before ended with, as it was printed", MISUSED)
+    return int(at), name
 
 
 def age(text: str) -> int:

@@ -37,16 +37,23 @@ def unknown() -> None:
 @output.listed
 @targets.on_a_guard
 @targets.in_doubt
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most.")
+@targets.paged_by_time(1000)
 @output.as_json
-def list_(target: Target, limit: int, as_json: bool, chosen: dict[str, Any]) -> None:
+def list_(target: Target, as_json: bool, chosen: dict[str, Any], **page: Any) -> None:
     """List the records in doubt, lapsed ones included, newest first."""
-    listed = targets.chosen_cases(target.operator(), chosen)[:limit]
+    found = targets.chosen_cases(target.operator(), chosen)
+    listed, after = targets.page_by_time(found, _named, **page)
     if as_json:
-        output.print_json([case_document(case) for case, _ in listed])
-    else:
-        head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
-        output.say_table(head, (_row(case, now) for case, now in listed), "nothing is unknown")
+        documents = [case_document(case) for case, _ in listed]
+        return output.print_json({"records": documents, "after": after})
+    head = ("IDENTITY", "STATE", "AGE", "TRIES", "NEXT", "TENANT", "WHERE", "KEY", "REASON")
+    output.say_table(head, (_row(case, now) for case, now in listed), "nothing is unknown")
+    return output.say_more("", after)
+
+
+def _named(listed: tuple[Case, Micros]) -> tuple[Micros, str]:
+    record = listed[0].record
+    return record.created_at, record.identity.hex()
 
 
 def _row(case: Case, now: Micros) -> tuple[str, ...]:

@@ -213,12 +213,13 @@ class Operator:
         verb: str | None = None,
         by: str | None = None,
         since: Micros | None = None,
+        before: str | None = None,
     ) -> Iterator[ops.AuditEntry]:
         """What was done, newest first; ``by`` is part of the name, ``since`` a time of the store's.
 
-        Filters are applied to what is read: the audit is small beside the records.
+        ``before``: the place of an entry, to go on from. Filters are applied to what is read: the
+        audit is small beside the records.
         """
-        before: str | None = None
         while True:
             page = self._ask(ops.BrowseAudit(_PAGE, before)).entries
             for entry in page:
