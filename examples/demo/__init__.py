@@ -12,6 +12,7 @@ servers     starts, kills and ends the two servers
 client      a merchant's HTTP client
 records     semel's record of a payment, and the operator who settles it
 scenes      the six scenes
+roll_out    another four: the same API in shadow, then with its keys enforced
 scene_run   one run of a scene: requests, expectations, complaints
 printer     what is printed
 play        all scenes and the verdict

@@ -21,6 +21,7 @@ from starlette.routing import Route
 import semel
 from examples.demo.gateway import Declined, Gateway
 from examples.demo.ledger import Charge
+from semel.core.policy import Enforce
 from semel.web.asgi_exchange import AsgiApp, Receive, Scope, Send
 
 # (1) What the route promises. It names nobody to ask about unknown outcomes (probe=None), so those
@@ -47,10 +48,13 @@ class Payment:
             raise TypeError("order, currency and card are texts, amount is a number")
 
 
-def build(store: str, gateway: Gateway, *, guarded: bool = True) -> AsgiApp:
+def build(
+    store: str, gateway: Gateway, *, guarded: bool = True, enforce: Enforce = "full"
+) -> AsgiApp:
     """The whole application: authentication around semel around the API."""
-    # (2) Where records live, and who is asking: the merchant whose token was verified.
-    guard = semel.Guard(store, tenant=lambda request: request.raw["merchant"])
+    # (2) Where records live, and who is asking: the merchant whose token was verified. While keys
+    #     are rolled out, enforce="shadow" only watches what they would do.
+    guard = semel.Guard(store, tenant=lambda request: request.raw["merchant"], enforce=enforce)
 
     @guard.route(POLICY)
     async def pay(request: Request) -> Response:

@@ -79,7 +79,7 @@ class Merchant:
     merchant: str
     token: str
 
-    def send(self, payment: Payment, key: str, *, rewritten: bool = False) -> Sent:
+    def send(self, payment: Payment, key: str | None, *, rewritten: bool = False) -> Sent:
         """Send a payment and do not wait. ``rewritten``: the same meaning in other bytes."""
         document = asdict(payment)
         if rewritten:
@@ -88,8 +88,9 @@ class Merchant:
         headers = {
             "authorization": f"Bearer {self.token}",
             "content-type": "application/json",
-            "idempotency-key": key,
         }
+        if key is not None:
+            headers["idempotency-key"] = key
         connection = http.client.HTTPConnection(HOST, self.port, timeout=_PATIENCE)
         connection.request("POST", "/payments", body, headers)
         return Sent(connection)

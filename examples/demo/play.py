@@ -17,6 +17,7 @@ from typing import Any
 
 from examples.demo.app import TOKENS, Payment
 from examples.demo.printer import Printer, SceneResult
+from examples.demo.roll_out import RollOut
 from examples.demo.scene_run import DemoSetup, SceneFailed, SceneRun
 from examples.demo.scenes import SCENES, Scene
 from examples.demo.servers import Server, ServerFailed
@@ -26,7 +27,7 @@ INTERRUPTED = 130
 """What a shell reports for a program ended by Ctrl-C."""
 
 
-def run(*, leave: bool, guarded: bool, folder: Path | None) -> int:
+def run(*, leave: bool, guarded: bool, folder: Path | None, roll_out: bool = False) -> int:
     """Play; returns the exit code: 0 when every card was charged as often as meant."""
     signal.signal(signal.SIGTERM, _end)
     stdout: Any = sys.stdout
@@ -34,7 +35,9 @@ def run(*, leave: bool, guarded: bool, folder: Path | None) -> int:
         stdout.reconfigure(errors="replace")  # no character is worth a crash
     printer = Printer(sys.stdout)
     try:
-        with _folder(folder) as place, _setup(place, guarded) as setup:
+        with _folder(folder) as place, _setup(place, guarded, roll_out) as setup:
+            if roll_out:
+                return _play_roll_out(setup, printer)
             return _play(setup, printer, leave)
     except ServerFailed as error:
         print(f"semel demo: {error}", file=sys.stderr)
@@ -60,12 +63,12 @@ def _folder(given: Path | None) -> Generator[Path, None, None]:
 
 
 @contextmanager
-def _setup(folder: Path, guarded: bool) -> Generator[DemoSetup, None, None]:
+def _setup(folder: Path, guarded: bool, roll_out: bool) -> Generator[DemoSetup, None, None]:
     with (
         Server("provider", "examples.demo.provider", folder) as provider,
         Server("API", "examples.demo.serve", folder) as api,
     ):
-        setup = DemoSetup(folder, api, provider, guarded)
+        setup = DemoSetup(folder, api, provider, guarded, "shadow" if roll_out else "full")
         try:
             setup.start_provider()
             setup.start_api()
@@ -75,14 +78,23 @@ def _setup(folder: Path, guarded: bool) -> Generator[DemoSetup, None, None]:
 
 
 def _play(setup: DemoSetup, printer: Printer, leave: bool) -> int:
-    _introduce(setup, printer)
-    outcomes = [_scene(setup, printer, number, scene) for number, scene in enumerate(SCENES, 1)]
-    printer.verdicts(outcomes)
-    good = all(outcome.verdict == "ok" for outcome in outcomes)
-    _print_verdict(printer, outcomes, setup.guarded)
+    good = _play_scenes(setup, printer, SCENES)
     if not leave:
         _keep_api_up(setup, printer)
     return 0 if good else 1
+
+
+def _play_roll_out(setup: DemoSetup, printer: Printer) -> int:
+    with Server("enforcing API", "examples.demo.serve", setup.folder) as enforcing:
+        return 0 if _play_scenes(setup, printer, RollOut(enforcing).scenes()) else 1
+
+
+def _play_scenes(setup: DemoSetup, printer: Printer, scenes: Sequence[Scene]) -> bool:
+    _introduce(setup, printer)
+    outcomes = [_scene(setup, printer, number, scene) for number, scene in enumerate(scenes, 1)]
+    printer.verdicts(outcomes)
+    _print_verdict(printer, outcomes, setup.guarded)
+    return all(outcome.verdict == "ok" for outcome in outcomes)
 
 
 def _introduce(setup: DemoSetup, printer: Printer) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from examples.demo.app import Payment
@@ -31,10 +31,12 @@ class SceneResult:
     title: str
     charges: dict[str, int]
     complaints: tuple[str, ...]
+    more: dict[str, int] = field(default_factory=dict[str, int])
+    """Orders that are meant to be charged another number of times than once."""
 
     @property
     def meant(self) -> int:
-        return len(self.charges)
+        return sum(map(self._meant, self.charges))
 
     @property
     def made(self) -> int:
@@ -43,9 +45,9 @@ class SceneResult:
     @property
     def verdict(self) -> str:
         """Judged order by order: one doubled and one lost do not make two right."""
-        if any(made > 1 for made in self.charges.values()):
+        if any(made > self._meant(order) for order, made in self.charges.items()):
             return "DOUBLED"
-        if any(made < 1 for made in self.charges.values()):
+        if any(made < self._meant(order) for order, made in self.charges.items()):
             return "LOST"
         return "FAILED" if self.complaints else "ok"
 
@@ -53,11 +55,14 @@ class SceneResult:
     def reason(self) -> str:
         """Why it is not ok, in one line; money first."""
         wrong = [
-            f"{order} was charged {times(made)}, not once"
+            f"{order} was charged {times(made)}, not {times(self._meant(order))}"
             for order, made in self.charges.items()
-            if made != 1
+            if made != self._meant(order)
         ]
         return "; ".join(wrong or self.complaints[:1])
+
+    def _meant(self, order: str) -> int:
+        return self.more.get(order, 1)
 
 
 _STYLES = {
@@ -112,9 +117,10 @@ class Printer:
         self.prose(shows, "italic", lead="   ")
         self.gap()
 
-    def request(self, merchant: str, payment: Payment, key: str) -> None:
+    def request(self, merchant: str, payment: Payment, key: str | None) -> None:
         what = f"{payment.order}  {money(payment.amount, payment.currency)}"
-        self.line("   → ", ("POST /payments", "bold"), f"  key {key[:8]}…  {merchant}  {what}")
+        named = "without a key" if key is None else f"key {key[:8]}…"
+        self.line("   → ", ("POST /payments", "bold"), f"  {named}  {merchant}  {what}")
 
     def answer(self, answer: ApiAnswer | None, times: int = 1) -> None:
         if answer is None:

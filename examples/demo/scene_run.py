@@ -17,6 +17,7 @@ from examples.demo.printer import Printer, SceneResult, money, times
 from examples.demo.records import PaymentName, PaymentRecords
 from examples.demo.serve import ApiSettings
 from examples.demo.servers import HOST, Server
+from semel.core.policy import Enforce
 
 _PATIENCE = 10.0
 _GLANCE = 0.01
@@ -34,6 +35,7 @@ class DemoSetup:
     api: Server
     provider: Server
     guarded: bool
+    enforce: Enforce = "full"
     ledger: Ledger = field(init=False)
     records: PaymentRecords = field(init=False)
     store: str = field(init=False)
@@ -47,12 +49,19 @@ class DemoSetup:
         self.provider.start([str(self.provider.port), str(self.ledger.path)])
 
     def start_api(self) -> None:
-        settings = ApiSettings(self.api.port, self.provider.port, self.store, self.guarded)
-        self.api.start([json.dumps(asdict(settings))])
+        self._start(self.api, self.enforce)
 
-    def merchant(self, name: str) -> Merchant:
+    def start_beside(self, api: Server) -> None:
+        """Start an API that enforces keys, on the same store."""
+        self._start(api, "full")
+
+    def _start(self, api: Server, enforce: Enforce) -> None:
+        settings = ApiSettings(api.port, self.provider.port, self.store, self.guarded, enforce)
+        api.start([json.dumps(asdict(settings))])
+
+    def merchant(self, name: str, api: Server | None = None) -> Merchant:
         token = next(token for token, merchant in TOKENS.items() if merchant == name)
-        return Merchant(self.api.port, name, token)
+        return Merchant((api or self.api).port, name, token)
 
     def state(self, client: Merchant, key: str) -> str | None:
         """The state of a payment's record; None where semel is switched off."""
@@ -103,13 +112,15 @@ class SceneRun:
         self.complaints: list[str] = []
         self._number = number
         self._orders: list[str] = []
+        self._more: dict[str, int] = {}
         self.tern = setup.merchant("tern-books")
         self.wren = setup.merchant("wren-tea")
 
-    def payment(self, amount: int = 4200, card: str = "card_ok") -> Payment:
-        """A new order, meant to be charged once."""
+    def payment(self, amount: int = 4200, card: str = "card_ok", meant: int = 1) -> Payment:
+        """A new order, meant to be charged once unless said otherwise."""
         order = f"order-{self._number}{len(self._orders) + 1:02d}"
         self._orders.append(order)
+        self._more[order] = meant
         return Payment(order, amount, "EUR", card)
 
     @staticmethod
@@ -119,7 +130,7 @@ class SceneRun:
     # ── requests and answers ──────────────────────────────────────────────────────────────────────
 
     def send(
-        self, client: Merchant, payment: Payment, key: str, *, rewritten: bool = False
+        self, client: Merchant, payment: Payment, key: str | None, *, rewritten: bool = False
     ) -> Sent:
         self.printer.request(client.merchant, payment, key)
         return client.send(payment, key, rewritten=rewritten)
@@ -158,10 +169,13 @@ class SceneRun:
 
     # ── what happens underneath ───────────────────────────────────────────────────────────────────
 
-    def charged(self, payment: Payment) -> None:
-        """Wait until the provider has charged an order."""
+    def charged(self, payment: Payment, often: int = 1) -> None:
+        """Wait until the provider has charged an order, once or so often."""
         order = payment.order
-        wait_until(lambda: bool(self.setup.ledger.of_order(order)), f"a charge for {order}")
+        wait_until(
+            lambda: len(self.setup.ledger.of_order(order)) >= often,
+            f"a charge for {order}",
+        )
 
     def show_books(self, client: Merchant, payment: Payment, key: str, state: str) -> None:
         """Show and check the provider's ledger and semel's record."""
@@ -201,7 +215,7 @@ class SceneRun:
 
     def outcome(self, title: str) -> SceneResult:
         charges = {order: len(self.setup.ledger.of_order(order)) for order in self._orders}
-        return SceneResult(title, charges, tuple(self.complaints))
+        return SceneResult(title, charges, tuple(self.complaints), self._more)
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:

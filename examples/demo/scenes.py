@@ -115,7 +115,7 @@ def killed_mid_charge(run: SceneRun) -> None:
     if run.setup.guarded:
         lease = POLICY.lease.seconds
         run.note(f"The dead process may hold its lease for {lease} s; the retry waits for its end.")
-    _unknown_until_settled(run, payment, key)
+    unknown_until_settled(run, run.tern, payment, key)
 
 
 def provider_times_out(run: SceneRun) -> None:
@@ -125,19 +125,19 @@ def provider_times_out(run: SceneRun) -> None:
     run.show_books(run.tern, payment, key, "unknown")
     run.setup.release(payment.order)
     run.note("The provider has recovered, and the client tries again.")
-    _unknown_until_settled(run, payment, key)
+    unknown_until_settled(run, run.tern, payment, key)
 
 
-def _unknown_until_settled(run: SceneRun, payment: Payment, key: str) -> None:
+def unknown_until_settled(run: SceneRun, client: Merchant, payment: Payment, key: str) -> None:
     """Nobody knows whether it happened: a retry is refused, evidence decides, a retry is served."""
-    run.expect(run.send(run.tern, payment, key), UNKNOWN)
-    run.show_books(run.tern, payment, key, "unknown")
+    run.expect(run.send(client, payment, key), UNKNOWN)
+    run.show_books(client, payment, key, "unknown")
     if not run.setup.guarded:
         return  # nothing was remembered, so there is nothing to settle
-    run.settle(run.tern, key)
+    run.settle(client, key)
     run.note("The client tries once more.")
-    run.expect(run.send(run.tern, payment, key), REPLAY)
-    run.show_books(run.tern, payment, key, "completed")
+    run.expect(run.send(client, payment, key), REPLAY)
+    run.show_books(client, payment, key, "completed")
 
 
 SCENES: Final = (

@@ -12,6 +12,7 @@ import uvicorn
 from examples.demo.app import build
 from examples.demo.gateway import Gateway
 from examples.demo.servers import announce, bound, end_with_parent
+from semel.core.policy import Enforce
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class ApiSettings:
     provider: int
     store: str
     guarded: bool
+    enforce: Enforce = "full"
 
 
 class _Server(uvicorn.Server):
@@ -36,7 +38,8 @@ class _Server(uvicorn.Server):
 def main(settings: ApiSettings) -> None:
     """Serve until the demo ends."""
     end_with_parent()
-    app = build(settings.store, Gateway(settings.provider), guarded=settings.guarded)
+    gateway = Gateway(settings.provider)
+    app = build(settings.store, gateway, guarded=settings.guarded, enforce=settings.enforce)
     config = uvicorn.Config(app, access_log=False, timeout_graceful_shutdown=2)
     _Server(config).run(sockets=[bound(settings.port)])
 

@@ -22,7 +22,9 @@ from pathlib import Path
 import pytest
 
 from examples.demo.printer import Printer, SceneResult
+from examples.demo.roll_out import REPORT
 from examples.demo.scenes import SCENES, provider_times_out
+from examples.demo.servers import ROOT
 from tests.cli.commandline import run
 from tests.docs.story import curl
 from tests.forms import in_proof
@@ -121,6 +123,51 @@ def test_without_semel_charges_are_doubled_and_the_verdict_says_so(
     assert sum(int(row[2]) for row in rows) == len(ledger)
 
 
+@pytest.fixture(scope="module", params=CLOCKS)
+def rolled_out(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
+    return play("--roll-out", TMPDIR=str(tmp_path_factory.mktemp("rolled out")), **request.param)
+
+
+def test_a_roll_out_changes_nothing_in_shadow_and_charges_nothing_again_afterwards(
+    rolled_out: subprocess.CompletedProcess[str],
+) -> None:
+    assert rolled_out.returncode == 0, rolled_out.stdout + rolled_out.stderr
+    rows = ROW.findall(rolled_out.stdout)
+    assert [(row[0], *row[2:]) for row in rows] == [
+        ("In shadow", "9", "ok"),
+        ("The report", "0", "ok"),
+        ("The switch", "2", "ok"),
+        ("Enforced", "1", "ok"),
+    ]
+    assert not any(map(alive, map(int, PROCESS.findall(rolled_out.stdout))))
+
+
+def test_the_guide_shows_what_a_roll_out_prints(
+    rolled_out: subprocess.CompletedProcess[str],
+) -> None:
+    key = re.compile(r"key [0-9a-f]{8}")
+    page = (ROOT / "docs/howto/operations/roll-out.md").read_text()
+    shown = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert REPORT in shown
+    for block in shown:
+        assert key.sub("key", block) in key.sub("key", rolled_out.stdout)
+
+
+def test_a_roll_out_whose_keys_are_never_enforced_fails(tmp_path: Path) -> None:
+    """The control: the scenes must be able to fail, and the verdict says with whose money."""
+    done = play("--roll-out", TMPDIR=str(tmp_path), SEMEL_TEST_WATCH="1", **AMPLE)
+    assert done.returncode == 1, done.stdout
+    verdicts = {row[0]: row[3] for row in ROW.findall(done.stdout)}
+    assert verdicts["In shadow"] == verdicts["The report"] == "ok"
+    assert verdicts["The switch"] == verdicts["Enforced"] == "DOUBLED"
+
+
+def test_a_roll_out_needs_a_guard() -> None:
+    assert run("demo", "--roll-out", "--unguarded").returncode == 2
+
+
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("mine")
     done = run("demo", "--exit", "--dir", str(tmp_path))
@@ -136,12 +183,15 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
         ({"a": 0}, (), "LOST"),
         ({"a": 2, "b": 0}, (), "DOUBLED"),
         ({"a": 1}, ("expected 201, got 500",), "FAILED"),
+        ({"twice": 2, "never": 0}, (), "ok"),
+        ({"twice": 1}, (), "LOST"),
+        ({"never": 1}, (), "DOUBLED"),
     ],
 )
 def test_a_verdict_judges_every_order(
     charges: dict[str, int], complaints: tuple[str, ...], verdict: str
 ) -> None:
-    outcome = SceneResult("scene", charges, complaints)
+    outcome = SceneResult("scene", charges, complaints, {"twice": 2, "never": 0})
     assert outcome.verdict == verdict
     assert bool(outcome.reason) is (verdict != "ok")
 

@@ -85,6 +85,7 @@ def migrate(url: str | None, as_json: bool) -> None:
 @semel.command()
 @click.option("--exit", "leave", is_flag=True, help="End after the scenes, on a terminal too.")
 @click.option("--unguarded", is_flag=True, help="Play the same scenes without semel.")
+@click.option("--roll-out", is_flag=True, help="Play a roll-out: in shadow, then enforced.")
 @click.option(
     "--dir",
     "folder",
@@ -92,14 +93,21 @@ def migrate(url: str | None, as_json: bool) -> None:
     help="Keep store, ledger and logs in this new or empty folder.",
 )
 @click.pass_context
-def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | None) -> None:
+def demo(
+    context: click.Context, leave: bool, unguarded: bool, roll_out: bool, folder: Path | None
+) -> None:
     """See it work: a payments API, a pretend provider, and bad days.
 
     Six scenes: a lost response, twenty clients at once, a changed payload, two tenants, a server
     killed in the middle of a charge, a provider that times out. Then a verdict, charges made
     against charges meant; the exit code is 1 when one was doubled or lost. On a terminal the API
     stays up to be tried, unless --exit is given. It is played from a clone of the repository.
+
+    --roll-out plays other scenes with the same API: keys are watched in shadow, semel shadow report
+    says what they would have done, and they are enforced while a payment is under way.
     """
+    if unguarded and roll_out:
+        output.fail("--roll-out needs a guard: leave --unguarded out", output.MISUSED)
     if folder is not None and folder.exists() and any(folder.iterdir()):
         output.fail(f"--dir {folder}: the folder must be new or empty", output.MISUSED)
     if not (_CLONE / "examples" / "demo" / "play.py").is_file():
@@ -114,7 +122,8 @@ def demo(context: click.Context, leave: bool, unguarded: bool, folder: Path | No
         said = f"the demo needs {missing.name}; install: pip install 'semel[demo]'"
         output.fail(said, output.FAILED)
     leave = leave or not sys.stdin.isatty()
-    context.exit(run(leave=leave, guarded=not unguarded, folder=folder))
+    how = {"guarded": not unguarded, "roll_out": roll_out}
+    context.exit(run(leave=leave, folder=folder, **how))
 
 
 @semel.command()

@@ -44,7 +44,7 @@ def report(target: Target, since: Since | None, as_json: bool) -> None:
         return output.say("nothing was counted: no route was in shadow, or none had a request")
     output.say_table(_HEAD, map(_coverage, documents))
     output.say("")
-    output.say("What would have become of requests with a key:")
+    output.say("What keys would have done:")
     output.say_table(_WOULD, map(_would, documents))
     refused = _refused(counts)
     if refused:

@@ -9,6 +9,7 @@ SEMEL_TEST_AMPLE  the demo has this many seconds for all that must come about. W
                   does so when it is its turn, at once: the lease of a process that was killed, and
                   the time-out of the first payment whose order begins with SEMEL_TEST_TIMES_OUT,
                   when the provider has charged.
+SEMEL_TEST_WATCH  in a roll-out, keys are never enforced: the second API is in shadow as well.
 SEMEL_TEST_STAND  the first scene stands still before the provider's answer is released; the API
                   soon waits for it no more.
 """
@@ -143,11 +144,22 @@ def stand_still() -> None:
     scene_run.DemoSetup.release = for_ever  # type: ignore[method-assign]
 
 
+def never_enforce() -> None:
+    from examples.demo import scene_run, servers
+
+    def in_shadow(self: scene_run.DemoSetup, api: servers.Server) -> None:
+        self._start(api, "shadow")
+
+    scene_run.DemoSetup.start_beside = in_shadow  # type: ignore[method-assign]
+
+
 sys.path.append(str(Path(__file__).parents[3]))  # where `examples` is
 if "SEMEL_TEST_ONLY" in os.environ:
     refuse_all_but(Path(os.environ["SEMEL_TEST_ONLY"]))
 if "semel" in sys.orig_argv or "examples.demo.serve" in sys.orig_argv:
     if "SEMEL_TEST_AMPLE" in os.environ:
         give_ample_time(float(os.environ["SEMEL_TEST_AMPLE"]))
+    if "SEMEL_TEST_WATCH" in os.environ:
+        never_enforce()
     if "SEMEL_TEST_STAND" in os.environ and "semel" in sys.orig_argv:
         stand_still()
