@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from fastapi.params import Depends
 
+    from semel.console import Authorize, Console
     from semel.inbox.inbox import Inbox, Reader
     from semel.once import Once
     from semel.operators.operator import Operator
@@ -399,6 +400,20 @@ class Guard:
         from semel.operators.operator import Operator
 
         return Operator(self, app)
+
+    def console(
+        self, *, authorize: Authorize, app: Any = None, hosts: Sequence[str] | None = None
+    ) -> Console:
+        """The console for operators: an ASGI application to mount, with a ``wsgi`` for the others.
+
+        ``authorize`` is given the request and returns who it is, a
+        `semel.console.ConsoleUser(name, roles)`, or None: nobody is let in without. ``app``: the
+        application, for policies that are tagged on its endpoints. ``hosts``: the names under
+        which the console answers, where nothing in front of it checks them.
+        """
+        from semel.console import Console
+
+        return Console(self, authorize, app=app, hosts=hosts)
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────
 

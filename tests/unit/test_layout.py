@@ -29,11 +29,14 @@ IMPORTS: dict[str, set[str]] = {
     "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},
     "operators": {"errors", "core", "stores", "runtime", "web", "worker", "top"},
     "testing": {"errors", "core", "stores", "runtime", "worker", "operators", "top"},
+    "console": {
+        *("errors", "log", "core", "stores", "runtime", "web", "worker", "operators", "top"),
+    },
     "check": {"errors"},
     "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "check", "top"},
     "top": {
         *("errors", "log", "core", "stores", "runtime", "web", "frameworks"),
-        *("outbox", "inbox", "worker", "operators", "cli"),
+        *("outbox", "inbox", "worker", "operators", "console", "cli"),
     },
 }
 

@@ -57,9 +57,11 @@ class WsgiMiddleware:
                 flow = self._pipeline.status(request_of(environ, where.path), where)
                 if flow is not None:
                     answer = run(flow, Transact(self.guard.backend).perform)
-                    return _send(answer, start_response)
+                    return send_body(answer, start_response)
             if self.guard.contract_at == environ.get("PATH_INFO", ""):
-                return _send(told(self.guard, self.app, environ["REQUEST_METHOD"]), start_response)
+                return send_body(
+                    told(self.guard, self.app, environ["REQUEST_METHOD"]), start_response
+                )
             if self.guard.environ_names.isdisjoint(environ):
                 return self.app(environ, start_response)
         before = ruled_by.get()
@@ -83,12 +85,12 @@ class WsgiMiddleware:
                 refused = self._pipeline.turned_away(read, ex)
                 if refused is None:
                     return self.app(environ, start_response)
-                return _send(refused, start_response)
+                return send_body(refused, start_response)
             early = ex.body = read
         admitted = self._pipeline.admit(ex)
         if isinstance(admitted, Response):
             close(early or b"")
-            return _send(admitted, start_response)
+            return send_body(admitted, start_response)
         if not admitted or self._pipeline.covers(ex, environ.get(MARK)):
             if early is not None:
                 if not admitted and looks(ex):
@@ -104,11 +106,11 @@ class WsgiMiddleware:
             refused = self._pipeline.turned_away(body, ex)
             if refused is None:
                 return self.app(environ, start_response)
-            return _send(refused, start_response)
+            return send_body(refused, start_response)
         answer = self._pipeline.open(ex, where, body, environ)
         if answer is not None:
             close(body)
-            return _send(spoken(answer), start_response)
+            return send_body(spoken(answer), start_response)
         return ex.respond(self.app, environ, start_response)
 
     def _call_with(
@@ -156,7 +158,7 @@ class WsgiExchange(BlockingExchange):
             reached = self.serve()
             if isinstance(reached, Flowing):
                 reached = self.end_stream(reached, self._drain(reached.headers))
-            return _Body(_send(spoken(reached), self._start_response), self.close)
+            return _Body(send_body(spoken(reached), self._start_response), self.close)
         except BaseException:
             self.close()
             raise
@@ -339,7 +341,7 @@ def _as_text(headers: Headers) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
-def _send(response: Response | None, start_response: StartResponse) -> Iterable[bytes]:
+def send_body(response: Response | None, start_response: StartResponse) -> Iterable[bytes]:
     """The body of an answer whose head is sent; of no answer, nothing."""
     if response is None:
         return ()

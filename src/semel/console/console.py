@@ -1,0 +1,368 @@
+"""The console of one guard: from a request to a response, for ASGI and for WSGI servers.
+
+Everything between the two ends is plain functions: `answer` takes a request and a user and returns
+a response. The ASGI end and the WSGI end only read the request, ask who sends it, and hand the work
+to the console's own threads. So no page exists twice, and the console brings no framework along.
+
+Those threads are few. A screen may read thousands of records; the threads and connections of the
+application's own requests are not to wait for that. Whoever finds too many waiting is told to come
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from semel.console import responses
+from semel.console.render import render, static_files
+from semel.console.requests import (
+    MAX_BODY,
+    METHODS,
+    READS,
+    ConsoleRefusal,
+    ConsoleRequest,
+    check_host,
+    check_site,
+)
+from semel.console.roles import Authorize, ConsoleUser, Role, checked
+from semel.console.routes import SCREENS, find
+from semel.console.view import Action, Redirect, Screen, View
+from semel.core.frozen import is_async
+from semel.core.records import Request, Response
+from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.log import log
+from semel.operators.operator import Operator
+from semel.runtime.flow_runner import call
+from semel.web.asgi import asked
+from semel.web.asgi_exchange import Receive, Scope, Send, send_response
+from semel.web.wsgi import Environ, StartResponse, place_of, request_of, send_body
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+
+T = TypeVar("T")
+
+THREADS: Final = 2
+"""Pages that are made at once, in one process."""
+WAITING: Final = 32
+"""Requests that wait for a thread; more are told to come again."""
+_PATIENCE: Final = 30.0
+"""Seconds that an ``authorize`` coroutine may take under a WSGI server."""
+
+
+class Console:
+    """An ASGI application to mount anywhere; ``console.wsgi`` is the same for WSGI servers.
+
+    - ``authorize``: says who sends a request, a `ConsoleUser` or None. It may be a coroutine
+      function. What it raises is a refusal.
+    - ``app``: the application around which the guard stands, for its routes and their policies.
+    - ``hosts``: the names under which the console answers; None: the application has checked.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        authorize: Authorize,
+        *,
+        app: Any = None,
+        hosts: Iterable[str] | None = None,
+    ) -> None:
+        if not callable(authorize):
+            raise ConfigurationError(
+                "the console needs authorize=, a function of the request that returns "
+                "semel.console.ConsoleUser(name, roles), or None"
+            )
+        self._guard = guard
+        self._authorize = authorize
+        self._app = app
+        self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
+        self._pools: dict[int, _Threads] = {}
+
+    # ── servers ───────────────────────────────────────────────────────────────────────────────────
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await _lifespan(receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1003})
+        where, request = asked(scope)
+        bare = not where.below.strip("/") and not str(scope["path"]).endswith("/")
+
+        async def respond() -> Response:
+            body = await _read(receive) if request.method == "POST" else b""
+            given = _request(request, where.below, bare, where.root, body)
+            user = await self._aask(request) if _needs_user(given) else None
+            threads = self._threads()
+            return await asyncio.wrap_future(threads.run(lambda: self.answer(given, user)))
+
+        try:
+            answer = await respond()
+        except ConsoleRefusal as refusal:
+            answer = _refused(None, None, refusal)
+        return await send_response(_for_method(request, answer), send)
+
+    def wsgi(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """The same for a WSGI server: Flask, Django, or any dispatcher by path."""
+        where = place_of(environ)
+        request = request_of(environ, where.path)
+        bare = not environ.get("PATH_INFO")
+
+        def respond() -> Response:
+            body = _read_wsgi(environ) if request.method == "POST" else b""
+            return self.respond(_request(request, where.below, bare, where.root, body))
+
+        try:
+            answer = respond()
+        except ConsoleRefusal as refusal:
+            answer = _refused(None, None, refusal)
+        return send_body(_for_method(request, answer), start_response)
+
+    def respond(self, given: ConsoleRequest) -> Response:
+        """Ask who it is, and answer; blocking, for adapters of frameworks that use threads."""
+        try:
+            user = self._ask(given.request) if _needs_user(given) else None
+            return self._threads().run(lambda: self.answer(given, user)).result()
+        except ConsoleRefusal as refusal:
+            return _refused(given, None, refusal)
+
+    def _threads(self) -> _Threads:
+        """Those of this process: a forked child has none of its parent's."""
+        pid = os.getpid()
+        return self._pools.get(pid) or self._pools.setdefault(pid, _Threads())
+
+    # ── who sends it ──────────────────────────────────────────────────────────────────────────────
+
+    async def _aask(self, request: Request) -> ConsoleUser | None:
+        try:
+            if is_async(self._authorize):
+                returned: Any = self._authorize(request)
+            else:
+                authorize = self._authorize
+                threads = self._threads()
+                returned = await asyncio.wrap_future(threads.run(lambda: authorize(request)))
+            return checked(await returned if inspect.isawaitable(returned) else returned)
+        except ConsoleRefusal:
+            raise
+        except Exception:
+            raise _not_asked() from None
+
+    def _ask(self, request: Request) -> ConsoleUser | None:
+        try:
+            if is_async(self._authorize):
+                return checked(call(_PATIENCE, self._authorize, request))
+            return checked(self._authorize(request))
+        except ConsoleRefusal:
+            raise
+        except Exception:
+            raise _not_asked() from None
+
+    # ── what is answered ──────────────────────────────────────────────────────────────────────────
+
+    def answer(self, given: ConsoleRequest, user: ConsoleUser | None) -> Response:
+        """The response to one request of one user; blocking."""
+        try:
+            check_host(given.request, self._hosts)
+            if given.bare:
+                return responses.redirect(f"./{given.mount}/")
+            if given.path.startswith("static/"):
+                return _static(given)
+            return self._page(given, user)
+        except ConsoleRefusal as refusal:
+            return _refused(given, user, refusal)
+        except StoreUnavailable as error:
+            refused = ConsoleRefusal(503, f"The store does not answer: {error}")
+        except SemelError as error:
+            refused = ConsoleRefusal(409, f"{error}")
+        except Exception:
+            log.exception("semel: a page of the console failed: %s", given.path)
+            refused = ConsoleRefusal(500, "This page failed. The application's log says why.")
+        return _refused(given, user, refused)
+
+    def _page(self, given: ConsoleRequest, user: ConsoleUser | None) -> Response:
+        if user is None or user.highest is None:
+            raise ConsoleRefusal(403, "You are not logged in as somebody who may use the console.")
+        if given.method not in METHODS:
+            raise ConsoleRefusal(405, "The console knows GET, HEAD and POST.", _allow(METHODS))
+        found, named = find(given.path, given.method)
+        if given.method == "OPTIONS":
+            return responses.response(204, "text/plain", b"", _allow(found.methods))
+        if given.method not in found.methods:
+            raise ConsoleRefusal(405, "That is not done in this way.", _allow(found.methods))
+        if isinstance(found, Action):
+            check_site(given.request)
+        if not user.may(found.role):
+            said = f"This needs the role {found.role.value}; you are {user.highest.value}."
+            raise ConsoleRefusal(403, said)
+        view = View(given, user, self._guard, self._app, self._operator, named)
+        return _shown(view, found, found.run(view))
+
+    @cached_property
+    def _operator(self) -> Operator:
+        """It reads the routes of the application, once."""
+        return Operator(self._guard, self._app)
+
+
+def _shown(view: View, found: Screen | Action, data: Any) -> Response:
+    """Data as a page, or as JSON; a response that a screen made by itself is a file."""
+    given = view.request
+    if isinstance(data, Response):
+        return data
+    if isinstance(data, Redirect):
+        return responses.redirect(given.url(data.to, data.query))
+    if given.wants_json:
+        return responses.document(200, data)
+    return responses.page(200, _rendered(given, view.user, found, data))
+
+
+def _rendered(given: ConsoleRequest, user: ConsoleUser, found: Screen | Action, data: Any) -> str:
+    return render(
+        found.template,
+        **_frame(given, user),
+        data=data,
+        title=found.title,
+        here=found.path,
+        refresh=found.refresh if isinstance(found, Screen) else 0,
+    )
+
+
+def _frame(given: ConsoleRequest, user: ConsoleUser | None) -> dict[str, Any]:
+    """What every template is given."""
+    menu = [each for each in SCREENS if each.menu and user is not None and user.may(each.role)]
+
+    def url(to: str = "", **query: Any) -> str:
+        return given.url(to, query)
+
+    def again(**changes: Any) -> str:
+        """A link to this page with other filters; a changed filter begins at the first page."""
+        return given.url(given.path, {**given.query, "after": None, **changes})
+
+    def may(role: str) -> bool:
+        return user is not None and user.may(Role(role))
+
+    return {
+        "menu": menu,
+        "user": user,
+        "may": may,
+        "url": url,
+        "again": again,
+        "query": given.query,
+        "path": given.path,
+    }
+
+
+def _refused(
+    given: ConsoleRequest | None, user: ConsoleUser | None, refusal: ConsoleRefusal
+) -> Response:
+    status, text, headers = refusal.status, refusal.text, refusal.headers
+    if given is None:
+        kind = "text/plain; charset=utf-8"
+        return responses.response(status, kind, f"{text}\n".encode(), headers)
+    if given.wants_json:
+        problem = {"title": text, "status": status}
+        return responses.document(status, problem, headers, problem=True)
+    frame = _frame(given, user if user is None or user.highest else None)
+    html = render(
+        "refused.html", **frame, title=f"{status}", here=None, refresh=0, status=status, text=text
+    )
+    return responses.page(status, html, headers)
+
+
+def _static(given: ConsoleRequest) -> Response:
+    """A file of ours. It says nothing about anybody, and is served to everybody."""
+    found = static_files().get(given.path.removeprefix("static/"))
+    if found is None or given.method not in READS:
+        raise ConsoleRefusal(404, "There is no such file.")
+    kind, content, tag = found
+    headers = (("ETag", f'"{tag}"'),)
+    fresh = given.request.headers.get("if-none-match") == f'"{tag}"'
+    cache = "no-cache"
+    return responses.response(
+        304 if fresh else 200, kind, b"" if fresh else content, headers, cache
+    )
+
+
+# ── reading requests ──────────────────────────────────────────────────────────────────────────────
+
+
+def _needs_user(given: ConsoleRequest) -> bool:
+    return not given.bare and not given.path.startswith("static/")
+
+
+def _request(request: Request, below: str, bare: bool, root: str, body: bytes) -> ConsoleRequest:
+    return ConsoleRequest(request, below.removeprefix("/"), bare, root.rpartition("/")[2], body)
+
+
+def _allow(methods: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return (("Allow", ", ".join(methods)),)
+
+
+def _not_asked() -> ConsoleRefusal:
+    """``authorize`` failed: what it would have said is unknown, so nobody is let in."""
+    log.warning("semel: authorize= of the console raised; nobody is let in", exc_info=True)
+    return ConsoleRefusal(403, "Who you are could not be found out; the log says why.")
+
+
+async def _read(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ConsoleRefusal(400, "The request was not sent to its end.")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY:
+            raise ConsoleRefusal(413, "The form is too large.", (("Connection", "close"),))
+    return body
+
+
+def _read_wsgi(environ: Environ) -> bytes:
+    stated = str(environ.get("CONTENT_LENGTH") or "")
+    if not stated.isascii() or not stated.isdigit():
+        raise ConsoleRefusal(411, "The length of the form is not said.")
+    if len(stated) > 9 or int(stated) > MAX_BODY:
+        raise ConsoleRefusal(413, "The form is too large.", (("Connection", "close"),))
+    body: bytes = environ["wsgi.input"].read(int(stated))
+    if len(body) < int(stated):
+        raise ConsoleRefusal(400, "The request was not sent to its end.")
+    return body
+
+
+def _for_method(request: Request, answer: Response) -> Response:
+    """HEAD gets the head of what GET would get."""
+    return Response(answer.status, answer.headers, b"") if request.method == "HEAD" else answer
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+class _Threads:
+    """The console's threads in one process, and how many wait for one."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "semel-console")
+        self._waiting = 0
+
+    def run(self, function: Callable[[], T]) -> Future[T]:
+        """Run it in a thread, in the caller's context. The count may be off by one: no lock."""
+        if self._waiting >= WAITING:
+            retry = (("Retry-After", "5"),)
+            raise ConsoleRefusal(503, "Too many people look at the console at once.", retry)
+        self._waiting += 1
+        future = self._pool.submit(copy_context().run, function)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, _: object) -> None:
+        self._waiting -= 1

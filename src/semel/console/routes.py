@@ -1,0 +1,54 @@
+"""Every screen and every action, with the role it needs: the one place that says so.
+
+To add a screen: a module in `screens/` with a function of a `View`, a template, and a line here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from semel.console.requests import ConsoleRefusal
+from semel.console.roles import Role
+from semel.console.screens import overview, records
+from semel.console.view import Action, Screen
+
+SCREENS: Final = (
+    Screen("", "Overview", overview.show, "overview.html", refresh=15),
+    Screen("records", "Records", records.show, "records.html"),
+)
+"""In the order of the navigation."""
+
+ACTIONS: Final = (
+    # Nothing is changed: it is sent by POST so that no address and no log has the key.
+    Action("records/find", "Find a key", records.find, Role.VIEWER),
+)
+
+
+def find(path: str, method: str) -> tuple[Screen | Action, Mapping[str, str]]:
+    """The screen or action at a path, and what the path names.
+
+    Where both have the path, POST is the action's.
+    """
+    fitting = [
+        (each, match.groupdict())
+        for each in (*ACTIONS, *SCREENS)
+        if (match := _pattern(each.path).fullmatch(path)) is not None
+    ]
+    if not fitting:
+        raise ConsoleRefusal(404, "There is no such page.")
+    return next((each for each in fitting if method in each[0].methods), fitting[0])
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    """One part of a path is letters, digits, dots and dashes: nothing that could be a path."""
+    parts = [
+        f"(?P<{part[1:-1]}>[0-9A-Za-z_-][0-9A-Za-z._-]*)"
+        if part.startswith("{")
+        else re.escape(part)
+        for part in path.split("/")
+    ]
+    return re.compile("/".join(parts))
