@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from fastapi import Depends, FastAPI
 
 from semel.cli.commands import semel
-from semel.cli.doctor import ENOUGH, checkup
 from semel.core import operations as ops
 from semel.core.policy import Policy, accepted, ietf
 from semel.core.records import Identity, OnLapse, Origin
 from semel.core.stored.snapshot import Snapshot, encode
 from semel.guard import Guard
+from semel.operators.doctor import ENOUGH, checkup
 from semel.stores import open_backend
 from semel.stores.encryption import Encryption
 from semel.web.routes import Route

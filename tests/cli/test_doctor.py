@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from semel.cli.doctor import examine, fit
+from semel.operators.doctor import examine, fit
 from semel.stores.memory import MemoryBackend
 from semel.stores.sql import migration
 from semel.stores.sql.migration import NEEDED

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.cli import doctor
 from semel.cli.commands import semel
 from semel.core.operations.requests import Agree, Claim, Complete, NoRecord, Read
 from semel.core.records import Fence, Identity, Origin
 from semel.core.request import keys
 from semel.core.stored.snapshot import Snapshot, encode
+from semel.operators import doctor
 from semel.operators.lists import LOOK
 from semel.stores import open_backend
 from semel.stores.base import Backend

@@ -16,8 +16,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 import semel
-from semel.cli.routes import audit
 from semel.frameworks.flask import install
+from semel.operators.coverage import audit
 from tests.web.conftest import MakeGuard
 
 KEY = {"Idempotency-Key": "9b2f6a1e-7c1d-4b3a-8f00-0123456789ab"}

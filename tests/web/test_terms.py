@@ -25,12 +25,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route, Router
 
 import semel
-from semel.cli.doctor import checkup
 from semel.core.operations.maintenance import Browse, Sweep
 from semel.core.operations.requests import Claim, Recall, Recalled
 from semel.core.records import Case, Fence, Identity, OnLapse, State
 from semel.core.unknown.settlement import Settled
 from semel.frameworks.flask import install
+from semel.operators.doctor import checkup
 from semel.outbox import signatures
 from semel.web.inventory import KnownRoutes
 from semel.worker.deliveries import Deliveries

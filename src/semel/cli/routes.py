@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import click
 
 from semel.cli import output
 from semel.cli.targets import app_at, guard_at
-from semel.core.frozen import frozen
-from semel.core.policy import SAFE_METHODS, Policy
 from semel.errors import ConfigurationError
-from semel.guard import Guard
-from semel.web.inventory import COMMITS_LATE, RouteMethod, inventory
-from semel.web.routes import layers
+from semel.operators.coverage import RouteKeys, audit, fits, key_from
+from semel.web.inventory import COMMITS_LATE
 
-Keys = Literal["enforces", "accepts", "exempt", "default", "ignores"]
 _COLOURS: Final = {
     **dict.fromkeys(("enforces", "accepts", "exempt"), "good"),
     "default": "doubtful",
@@ -41,30 +36,6 @@ _SAID: Final = {
 
 
 _USUAL: Final = "header idempotency-key"
-
-
-@frozen
-class RouteKeys:
-    """One method of one route, and what it does with keys.
-
-    enforces: a request without a key is refused. accepts: keys count, by a policy for this route.
-    exempt: a policy says that it needs none. default: keys count only by the guard's default.
-    ignores: a retry runs again.
-    """
-
-    method: str
-    path: str
-    keys: Keys
-    said: str
-    policy: Policy | None
-    waived: bool
-    """Known to need no key: named by --ignore."""
-    late: tuple[str, ...] = ()
-    """FastAPI's dependencies that commit after the answer was kept."""
-
-    def covered(self, allow_default: bool) -> bool:
-        fine = ("enforces", "accepts", "exempt")
-        return self.waived or self.keys in fine or (allow_default and self.keys == "default")
 
 
 @click.command()
@@ -110,7 +81,7 @@ def routes(
     else:
         _print(found, uncovered)
     for method, path in waived:
-        if not any(_fits(each.method, each.path, (method, path)) for each in found):
+        if not any(fits(each.method, each.path, (method, path)) for each in found):
             output.say(f"semel: --ignore {method}:{path} fits no route", err=True)
     if uncovered:
         raise SystemExit(output.FAILED)
@@ -122,53 +93,6 @@ def _waiver(text: str) -> tuple[str, str]:
         said = f"--ignore {text} must be written METHOD:/path, such as PUT:/users/*"
         output.fail(said, output.MISUSED)
     return method.upper(), path
-
-
-# ── the routes ────────────────────────────────────────────────────────────────────────────────────
-
-
-def audit(app: Any, guard: Guard | None, waived: Sequence[tuple[str, str]] = ()) -> list[RouteKeys]:
-    """Every route of ``app`` that changes something, in the order of its router."""
-    every = inventory(app, guard) or _without_a_router(app, guard)
-    found: list[RouteKeys] = []
-    for each in every:
-        if each.method not in SAFE_METHODS:
-            keys, place = _keys(each), (each.method, each.path)
-            ignored = any(_fits(*place, waiver) for waiver in waived)
-            late = () if keys in ("exempt", "ignores") else each.late
-            found.append(RouteKeys(*place, keys, each.said, each.policy, ignored, late))
-    return found
-
-
-def _fits(method: str, path: str, waiver: tuple[str, str]) -> bool:
-    return waiver[0] in ("*", method) and fnmatchcase(path, waiver[1])
-
-
-def _keys(each: RouteMethod) -> Keys:
-    policy = each.policy
-    # What takes any method is as good as its POST: that is what a client would send a key with.
-    method = "POST" if each.method == "*" else each.method
-    if policy is not None and not policy.methods:
-        return "exempt"
-    if policy is None or method not in policy.methods:
-        return "ignores"
-    if policy.required:
-        return "enforces"
-    return "default" if each.said == "default" else "accepts"
-
-
-def _without_a_router(app: Any, guard: Guard | None) -> list[RouteMethod]:
-    """The routes of an application without a router: those its guard lists, and its default."""
-    if guard is None:
-        guards = (getattr(layer, "guard", None) for layer in layers(app))
-        guard = next((each for each in guards if isinstance(each, Guard)), None)
-    if guard is None:
-        raise ConfigurationError(
-            "neither routes nor a guard were found in it: name the application that has routes, or "
-            "its guard with --guard"
-        )
-    listed = [RouteMethod(each.method, each.path, each.policy, "listed") for each in guard.routes]
-    return [*listed, RouteMethod("*", "/{path:path}", guard.policy, "default")]
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────
@@ -197,13 +121,7 @@ def _row(each: RouteKeys) -> tuple[output.Piece, ...]:
     keys = "needs none" if each.waived else output.Coloured(each.keys, _COLOURS[each.keys])
     policy = "-" if each.policy is None else each.policy.name
     said = _SAID.get(each.said, each.said)
-    return (each.method, each.path, keys, said, policy, ", ".join(_key_from(each)) or "-")
-
-
-def _key_from(each: RouteKeys) -> tuple[str, ...]:
-    """Where its key is looked for."""
-    taken = each.policy is not None and each.keys not in ("exempt", "ignores")
-    return each.policy.key_places.described if each.policy is not None and taken else ()
+    return (each.method, each.path, keys, said, policy, ", ".join(key_from(each)) or "-")
 
 
 def _document(each: RouteKeys, allow_default: bool) -> dict[str, Any]:
@@ -214,7 +132,7 @@ def _document(each: RouteKeys, allow_default: bool) -> dict[str, Any]:
         "keys": each.keys,
         "said": each.said,
         "policy": None if policy is None else policy.name,
-        "key_from": list(_key_from(each)),
+        "key_from": list(key_from(each)),
         "retention": None if policy is None else policy.retention.total_seconds(),
         "waived": each.waived,
         "covered": each.covered(allow_default),
