@@ -459,14 +459,21 @@ def test_what_a_commit_hook_raises_does_not_undo_the_answer(
     assert "transaction.on_commit raised" in caplog.text
 
 
-@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN"])
+@pytest.mark.parametrize("then", ["answer", "raise", "set_rollback"])
+@pytest.mark.parametrize(
+    "ending", ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN; SAVEPOINT semel"]
+)
 def test_a_handler_that_ends_the_transaction_is_found_out(
-    alias: str, begin: Begin, ending: str
+    alias: str, begin: Begin, ending: str, then: str
 ) -> None:
     def end(request: Any) -> None:
         with connections[alias].cursor() as cursor:
             for statement in ending.split(";"):
                 cursor.execute(statement)
+        if then == "raise":
+            raise RuntimeError("after that")
+        if then == "set_rollback":
+            transaction.set_rollback(True, using=alias)
 
     shop = begin(alias, end)
     assert shop.send().status == 500

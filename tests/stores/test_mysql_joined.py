@@ -72,6 +72,17 @@ def test_joined_operations_live_and_die_with_the_callers_transaction(
     assert isinstance(read(backend, lost), ops.NoRecord)
 
 
+def test_a_savepoint_of_the_caller_s_own_stays(mariadb_url: str, backend: MysqlBackend) -> None:
+    op = claim()
+    with closing(connected(mariadb_url)) as connection:
+        connection.begin()
+        execute(connection, "SAVEPOINT semel_on")
+        backend.on(connection).perform(op)
+        execute(connection, "ROLLBACK TO SAVEPOINT semel_on")
+        connection.commit()
+    assert isinstance(read(backend, op), ops.NoRecord)
+
+
 async def test_the_same_on_an_awaited_connection(backend: MysqlBackend, awaited: Any) -> None:
     kept, lost = claim(), claim()
     assert isinstance(await backend.on(awaited).perform(kept), ops.Claimed)

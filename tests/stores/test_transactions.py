@@ -24,7 +24,13 @@ import pytest
 
 from semel.core.operations.requests import Applied, Claim, Claimed, Found, NoRecord, Read
 from semel.core.records import Identity, State
-from semel.errors import ConfigurationError, SemelError, StoreError, StoreUnavailable
+from semel.errors import (
+    ConfigurationError,
+    SemelError,
+    StoreCorrupt,
+    StoreError,
+    StoreUnavailable,
+)
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
 from semel.stores.mysql import MysqlBackend
 from semel.stores.mysql import transaction as maria_steps
@@ -46,6 +52,7 @@ from tests.databases import (
 from tests.forms import in_proof
 from tests.servers import MariadbServer, PostgresServer
 from tests.servers.child import ROOT
+from tests.stores.dialects import DIALECTS, Ask
 from tests.stores.harness import TABLES
 from tests.stores.together import SOON, claim, complete, forked
 from tests.waiting import PATIENCE, until
@@ -700,12 +707,8 @@ def test_ending_it_by_sql_text_is_noticed(world: World, statement: str, phase: b
     world.begin(op.identity).roll_back()
 
 
-@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
-@pytest.mark.parametrize("phase", [False, True])
-def test_beginning_another_one_instead_is_noticed(
-    world: World, statement: str, phase: bool
-) -> None:
-    act = world.begin(None) if phase else world.begun()[0]
+def begin_another(act: Act, world: World, statement: str) -> None:
+    """End the transaction by that statement, as a handler, and begin one that semel knows not."""
     if world.kind == "postgresql":
         act.execute(f"{statement}; BEGIN")
     elif world.is_sqlite:
@@ -713,10 +716,70 @@ def test_beginning_another_one_instead_is_noticed(
         act.execute("BEGIN IMMEDIATE")
     else:
         act.execute(f"{statement} AND CHAIN")
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("phase", [False, True])
+def test_beginning_another_one_instead_is_noticed(
+    world: World, statement: str, phase: bool
+) -> None:
+    act = world.begin(None) if phase else world.begun()[0]
+    begin_another(act, world, statement)
     act.execute("INSERT INTO orders VALUES (1)")
     with pytest.raises(ConfigurationError, match="the handler ended"):
         act.commit()
     assert world.orders() == []
+
+
+@pytest.mark.parametrize("end", ["commit", "undo"])
+@pytest.mark.parametrize("phase", [False, True])
+def test_a_savepoint_of_the_handler_s_does_not_hide_that_it_ended_the_transaction(
+    world: World, phase: bool, end: str
+) -> None:
+    act = world.begin(None) if phase else world.begun()[0]
+    act.execute("INSERT INTO orders VALUES (1)")
+    begin_another(act, world, "COMMIT")
+    act.execute("SAVEPOINT semel")
+    act.execute("INSERT INTO orders VALUES (2)")
+    with pytest.raises(ConfigurationError, match="the handler ended"):
+        act.commit() if end == "commit" else act.undo()
+    act.roll_back()
+    assert world.orders() == [1]
+
+
+@pytest.mark.parametrize("phase", [False, True])
+def test_a_savepoint_of_the_handler_s_is_not_what_its_writes_are_undone_to(
+    world: World, phase: bool
+) -> None:
+    act, op = (world.begin(None), claim()) if phase else world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    act.execute("SAVEPOINT semel")
+    act.execute("INSERT INTO orders VALUES (2)")
+    act.undo()
+    if phase:
+        act.perform(op)
+    act.perform(complete(op))
+    act.commit()
+    assert (world.orders(), world.state(op)) == ([], State.COMPLETED)
+
+
+@pytest.mark.parametrize("statement", ["RELEASE SAVEPOINT semel", "ROLLBACK TO SAVEPOINT semel"])
+def test_a_handler_cannot_name_semel_s_savepoint(world: World, statement: str) -> None:
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(DRIVER_ERRORS, match=r"(?i)savepoint"):
+        act.execute(statement)
+    if world.kind == "postgresql":  # which ends a transaction at its first error
+        act.undo()
+    act.perform(complete(op))
+    act.commit()
+    assert world.orders() == ([] if world.kind == "postgresql" else [1])
+
+
+def test_no_other_process_has_the_same_name_for_its_savepoint() -> None:
+    told = "from semel.stores.open_transactions import SAVEPOINT; print(SAVEPOINT)"
+    names = {subprocess.check_output([sys.executable, "-c", told], text=True) for _ in range(2)}
+    assert len(names) == 2
 
 
 def test_undoing_what_was_ended_is_noticed(world: World) -> None:
@@ -1125,6 +1188,34 @@ def test_a_commit_that_says_rollback_is_not_applied(pg: World) -> None:
         wait(inner._conn, steps.commit(inner._conn, marked=False), monotonic() + PATIENCE)
     assert refused.value.applied is False
     act.roll_back()
+
+
+@pytest.fixture(params=WORLDS[2:])
+def corrupt(request: pytest.FixtureRequest) -> Iterator[tuple[World, Claim]]:
+    """In a database of its own, whose schema allows for it: a record that cannot be read."""
+    kind, colour = request.param.split("-")
+    url = request.getfixturevalue("mariadb_url" if kind == "mysql" else "postgres_url")
+    (prepare_mysql if kind == "mysql" else prepare)(url)
+    world, op = World(url, colour, lambda: connect(url)), claim()
+    world.backend.blocking().perform(op)
+    with closing(world.outside()) as outside:
+        DIALECTS[kind](None, url).corrupt(Ask(outside), op.identity)
+    yield world, op
+    world.close()
+
+
+def test_after_a_reply_that_makes_no_sense_nothing_is_committed(
+    corrupt: tuple[World, Claim],
+) -> None:
+    world, unreadable = corrupt
+    act, op = world.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(StoreCorrupt):
+        act.perform(Read(unreadable.identity))
+    with pytest.raises(StoreUnavailable, match="connection was lost") as refused:
+        act.commit()
+    assert refused.value.applied is False
+    assert (world.orders(), world.state(op)) == ([], None)
 
 
 def test_a_server_that_ends_the_connection_is_an_outage_and_nothing_happened(server: World) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core.records import Identity
@@ -27,6 +28,12 @@ OVER: Final = (
     "this transaction is over: semel ended it when the handler had answered; work that goes on "
     "after the answer needs a connection of its own"
 )
+SAVEPOINT: Final = f"semel_{token_hex(8)}"
+"""The savepoint of every transaction that semel begins: its name cannot be guessed.
+
+A handler that set or released one of the same name would hide that it has ended the transaction. It
+is the same for as long as the process runs, because servers keep statistics for each text.
+"""
 SHARED: Final = (
     "semel's transaction is in use by another thread or task: await or join everything that uses "
     "its connection before the next statement, and before answering"

@@ -174,9 +174,18 @@ class DjangoTransaction:
         blocks: list[Any] = self._wrapper.atomic_blocks
         if not blocks or blocks[-1] is not inner:
             raise ConfigurationError(_LEFT_OPEN)
-        if error is not None:
-            self._run(lambda: self._engine.go_back(self._wrapper))
+        if error is not None or self._wrapper.needs_rollback:
+            self._run(lambda: self._go_back(undoes=error is not None))
         self._run(lambda: inner.__exit__(type(error) if error else None, error, None))
+
+    def _go_back(self, *, undoes: bool) -> None:
+        """Go back to the handler's savepoint, before Django does: Django does not tell when it is
+        gone, and the handler's own COMMIT with it."""
+        wrapper = self._wrapper
+        if not self._engine.undone_by_server(wrapper):
+            _ask(wrapper, wrapper.ops.savepoint_rollback_sql(wrapper.savepoint_ids[-1]))
+        elif undoes:
+            raise StoreUnavailable(f"{wrapper.vendor}: {wrapper.rollback_exc}", applied=False)
 
     def _watch(self, on: bool) -> None:
         """Put the statement wrappers on every connection of this thread, or remove them."""
@@ -367,9 +376,9 @@ class DjangoSqliteEngine:
             return missing(outage(cause, applied=applied))
         return StoreUnavailable(f"SQLite: {cause}", applied=applied)
 
-    def go_back(self, wrapper: Any) -> None:
-        """Before Django goes back to the handler's savepoint: raises when that is gone, of which
-        Django itself would not tell."""
+    def undone_by_server(self, wrapper: Any) -> bool:
+        """Whether the failed statement has undone the whole transaction."""
+        return False
 
     def release(self, wrapper: Any) -> None:
         """After the end: give back what does not end with the transaction."""
@@ -392,7 +401,8 @@ class DjangoSqliteEngine:
 class DjangoPostgresEngine:
     """The same for PostgreSQL, which has the identity's advisory lock."""
 
-    def go_back(self, wrapper: Any) -> None: ...
+    def undone_by_server(self, wrapper: Any) -> bool:
+        return False
 
     def release(self, wrapper: Any) -> None: ...
 
@@ -474,7 +484,7 @@ class DjangoMysqlEngine:
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
         if not wrapper.in_atomic_block:
             # Of the next transaction alone; whatever level Django sets.
-            _ask_mysql(wrapper, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            _ask(wrapper, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         enter()
         return True
 
@@ -482,13 +492,13 @@ class DjangoMysqlEngine:
         """A phase has a lock too: by that alone a connection is known (`sever`)."""
         from semel.stores.mysql.transaction import OF_CLUSTER, lock_name
 
-        if _ask_mysql(wrapper, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'") in (("wsrep_on", "ON"),):
+        if _ask(wrapper, "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'") in (("wsrep_on", "ON"),):
             raise ConfigurationError(OF_CLUSTER)
         name = f"'semel.{token_hex(16)}'" if identity is None else lock_name(identity)
-        held, won, idle = _ask_mysql(wrapper, f"SELECT {name}, GET_LOCK({name}, 0), @@wait_timeout")
+        held, won, idle = _ask(wrapper, f"SELECT {name}, GET_LOCK({name}, 0), @@wait_timeout")
         wrapper.semel_lock = (held, idle) if won == 1 else None
         if won == 1 and limit is not None:
-            _ask_mysql(wrapper, f"SET wait_timeout = LEAST({idle}, {max(1, ceil(limit))})")
+            _ask(wrapper, f"SET wait_timeout = LEAST({idle}, {max(1, ceil(limit))})")
         return bool(won == 1)
 
     def joined(self, wrapper: Any) -> Store:
@@ -513,12 +523,9 @@ class DjangoMysqlEngine:
             return refused_commit(fault)
         return missing(store_error(fault, doubt=False))
 
-    def go_back(self, wrapper: Any) -> None:
-        if wrapper.needs_rollback and wrapper.rollback_exc is not None:
-            (code, *_) = wrapper.rollback_exc.args or (None,)
-            if code in UNDOES_ALL:
-                raise StoreUnavailable(f"MySQL: {wrapper.rollback_exc}", applied=False)
-        _ask_mysql(wrapper, f"ROLLBACK TO SAVEPOINT `{wrapper.savepoint_ids[-1]}`")
+    def undone_by_server(self, wrapper: Any) -> bool:
+        failed = wrapper.rollback_exc if wrapper.needs_rollback else None
+        return failed is not None and failed.args[:1] in ((code,) for code in UNDOES_ALL)
 
     def release(self, wrapper: Any) -> None:
         """Where that fails the connection is closed, and its lock ends with it."""
@@ -527,8 +534,8 @@ class DjangoMysqlEngine:
             return
         name, idle = held
         try:
-            _ask_mysql(wrapper, f"DO RELEASE_LOCK('{name}')")
-            _ask_mysql(wrapper, f"SET wait_timeout = {idle}")
+            _ask(wrapper, f"DO RELEASE_LOCK('{name}')")
+            _ask(wrapper, f"SET wait_timeout = {idle}")
         except Exception:
             with suppress(Exception):
                 wrapper.close()
@@ -549,7 +556,7 @@ class DjangoMysqlEngine:
         return True
 
 
-def _ask_mysql(wrapper: Any, statement: str) -> Any:
+def _ask(wrapper: Any, statement: str) -> Any:
     """The first row, if there are any. By the driver: Django's own cursors are watched."""
     cursor = wrapper.connection.cursor()
     try:

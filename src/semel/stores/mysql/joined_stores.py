@@ -19,6 +19,7 @@ from semel.stores.mysql.handler_connections import (
     MysqlHandlerConnection,
 )
 from semel.stores.mysql.protocol import ResultSet
+from semel.stores.open_transactions import SAVEPOINT
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import adrive, drive
@@ -80,9 +81,9 @@ class _JoinedMysqlStore:
         """A savepoint outlives its statement only where a transaction does."""
         if isinstance(self._connection, MysqlHandlerConnection | AsyncMysqlHandlerConnection):
             return
-        yield "SAVEPOINT semel_on"
+        yield f"SAVEPOINT {SAVEPOINT}_on"
         try:
-            yield "RELEASE SAVEPOINT semel_on"
+            yield f"RELEASE SAVEPOINT {SAVEPOINT}_on"
         except MysqlFault as fault:
             if fault.code == NO_SUCH_SAVEPOINT:
                 raise ConfigurationError(_NO_TRANSACTION) from None

@@ -34,7 +34,7 @@ from semel.stores.mysql.errors import (
 )
 from semel.stores.mysql.protocol import Exchange
 from semel.stores.mysql.values import literal
-from semel.stores.open_transactions import ENDED
+from semel.stores.open_transactions import ENDED, SAVEPOINT
 from semel.stores.sql.plans import plan
 from semel.stores.sql.statements import StatementFault
 from semel.stores.sql.transaction import ConnectionTurn, Standing
@@ -92,7 +92,7 @@ def begin(conn: MysqlConnection, identity: Identity | None, limit: float | None)
     idle = own if limit is None else f"LEAST({own}, {max(1, ceil(limit))})"
     ready = f"SET autocommit = 0, wait_timeout = {idle}"
     if identity is None:
-        yield f"{ready}; START TRANSACTION; SAVEPOINT semel"
+        yield f"{ready}; START TRANSACTION; SAVEPOINT {SAVEPOINT}"
         return [(True,)]
     name = lock_name(identity)
     results = yield f"{ready}; SELECT {name}, GET_LOCK({name}, 0); START TRANSACTION"
@@ -121,7 +121,7 @@ def perform(conn: MysqlConnection, op: StoreOperation[Any]) -> Exchange:
 
 
 def savepoint(conn: MysqlConnection) -> Exchange:
-    yield "SAVEPOINT semel"
+    yield f"SAVEPOINT {SAVEPOINT}"
     return []
 
 
@@ -129,7 +129,7 @@ def undo(conn: MysqlConnection) -> Exchange:
     if conn.undone:
         raise StoreUnavailable(f"MySQL: {conn.undone}", applied=False)
     try:
-        yield "ROLLBACK TO SAVEPOINT semel"
+        yield f"ROLLBACK TO SAVEPOINT {SAVEPOINT}"
     except MysqlFault as fault:
         if fault.code == NO_SUCH_SAVEPOINT:
             raise ConfigurationError(ENDED) from None
@@ -143,7 +143,7 @@ def commit(conn: MysqlConnection, *, marked: bool) -> Exchange:
     In one packet: where a statement fails, those after it are not carried out.
     """
     yield from _allow_many(conn)
-    statements = ["RELEASE SAVEPOINT semel"] if marked else []
+    statements = [f"RELEASE SAVEPOINT {SAVEPOINT}"] if marked else []
     statements += ["COMMIT", "DO RELEASE_ALL_LOCKS()"]
     try:
         yield "; ".join(statements)

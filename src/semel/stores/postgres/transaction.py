@@ -19,7 +19,7 @@ from psycopg import pq
 from semel.core.operations.requests import Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
-from semel.stores.open_transactions import ENDED
+from semel.stores.open_transactions import ENDED, SAVEPOINT
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
 from semel.stores.postgres.psycopg_async import AsyncPostgresHandlerConnection
 from semel.stores.postgres.psycopg_sync import PostgresHandlerConnection
@@ -36,7 +36,7 @@ _LIMIT: Final = b""",
     CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
               BETWEEN interval '1 microsecond' AND interval '%d milliseconds' THEN NULL
          ELSE set_config('idle_in_transaction_session_timeout', '%d', true) END"""
-SAVEPOINT: Final = b"SAVEPOINT semel"
+_SAVE: Final = b"SAVEPOINT " + SAVEPOINT.encode()
 NO_SUCH_SAVEPOINT: Final = ("3B001", "25P01")
 IDLE: Final = pq.TransactionStatus.IDLE
 IN_TRANSACTION: Final = pq.TransactionStatus.INTRANS
@@ -60,7 +60,7 @@ def begin(conn: PostgresConnection, identity: Identity | None, limit: float | No
     if monotonic() >= conn._check_at:
         yield from conn.handshake()
     if identity is None:
-        yield from command(conn, _BEGIN + b"; " + SAVEPOINT)
+        yield from command(conn, _BEGIN + b"; " + _SAVE)
         return [(True,)]
     result = yield from conn.result_of(_BEGIN + b"; " + locking(identity, limit))
     return [(result.get_value(0, 0) == b"t",)]
@@ -93,12 +93,12 @@ def perform(conn: PostgresConnection, op: StoreOperation[Any]) -> Exchange:
 
 
 def savepoint(conn: PostgresConnection) -> Exchange:
-    return command(conn, SAVEPOINT)
+    return command(conn, _SAVE)
 
 
 def undo(conn: PostgresConnection) -> Exchange:
     try:
-        return (yield from command(conn, b"ROLLBACK TO SAVEPOINT semel"))
+        return (yield from command(conn, b"ROLLBACK TO " + _SAVE))
     except StatementFault as fault:
         if fault.code in NO_SUCH_SAVEPOINT:
             raise ConfigurationError(ENDED) from None
@@ -110,7 +110,7 @@ def commit(conn: PostgresConnection, *, marked: bool) -> Exchange:
 
     In one string: where the first statement fails the second is not carried out.
     """
-    text = b"RELEASE SAVEPOINT semel; COMMIT" if marked else b"COMMIT"
+    text = b"RELEASE %s; COMMIT" % _SAVE if marked else b"COMMIT"
     try:
         result = yield from conn.result_of(text)
     except StatementFault as fault:

@@ -374,16 +374,15 @@ class ServerTransaction(OpenTransaction):
         self._turn.take()
         try:
             self._require_begun()
-            return self._send(exchange)
-        except StatementFault as fault:
-            self._broken = self._broken or fault.broken
-            # Whatever it was, nothing is committed.
-            raise self._pool.store_error(fault, doubt=False) from None
-        except SemelError:
-            raise
-        except BaseException:
-            self._broken = True  # interrupted, with an answer still to come
-            raise
+            try:
+                return self._send(exchange)
+            except StatementFault as fault:
+                self._broken = self._broken or fault.broken
+                # Whatever it was, nothing is committed.
+                raise self._pool.store_error(fault, doubt=False) from None
+            except BaseException:
+                self._broken = True  # an answer is still to come, or is not what was asked for
+                raise
         finally:
             self._turn.give()
 

@@ -27,6 +27,7 @@ from semel.stores.base import Clock
 from semel.stores.open_transactions import (
     ENDED,
     OVER,
+    SAVEPOINT,
     SHARED,
     HeldIdentities,
     HeldIdentity,
@@ -344,13 +345,13 @@ class OpenSqliteTransaction:
 
     def savepoint_now(self) -> None:
         with self._for_own_statement() as connection:
-            connection.execute("SAVEPOINT semel")
+            connection.execute(f"SAVEPOINT {SAVEPOINT}")
         self._has_savepoint = True
 
     def undo_now(self) -> None:
         self._drop_sessions()
         with self._for_own_statement() as connection:
-            connection.execute("ROLLBACK TO semel")
+            connection.execute(f"ROLLBACK TO {SAVEPOINT}")
 
     @contextmanager
     def _for_own_statement(self) -> Generator[sqlite3.Connection]:
@@ -391,7 +392,7 @@ class OpenSqliteTransaction:
             return ConfigurationError(ENDED)
         try:
             if self._has_savepoint:
-                connection.execute("RELEASE semel")
+                connection.execute(f"RELEASE {SAVEPOINT}")
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if _NO_SAVEPOINT in str(error):
