@@ -16,7 +16,8 @@ from semel.cli.targets import Target
 from semel.cli.views import case_document, effect_document, print_document
 from semel.core.operations.outbox import BrowseEffects, FindEffect, Shelf
 from semel.core.records import Case, Effect, Micros
-from semel.errors import ConfigurationError, StoreError
+from semel.errors import ConfigurationError
+from semel.operators.bulk import DeadFilter, dead_effects, retry_each
 from semel.stores.base import Store
 
 if TYPE_CHECKING:
@@ -149,15 +150,8 @@ def _dead(opened: Operator, wanted: dict[str, Any]) -> list[Effect]:
     """The dead effects that fit, newest first."""
     since: targets.Since | None = wanted["since"]
     then = 0 if since is None else since.moment(opened.now())
-    found = [
-        each
-        for each in opened.list_dead()
-        if wanted["name"] in (None, each.name)
-        and (wanted["error"] is None or wanted["error"] in (each.error or ""))
-        and each.tries >= (wanted["tried"] or 0)
-        and (each.dead_at or 0) >= then
-    ]
-    return sorted(found, key=lambda each: -(each.dead_at or 0))
+    name, error = wanted["name"], wanted["error"]
+    return dead_effects(opened, DeadFilter(name, error, wanted["tried"] or 0, then))
 
 
 @dlq.command("list")
@@ -243,15 +237,10 @@ def retry(
 
 def _retry_all(opened: Operator, keys: list[str], act: dict[str, str], as_json: bool) -> None:
     results: list[dict[str, Any]] = []
-    for key in output.counted("retrying", keys):
-        try:
-            retried = opened.retry_dead(key, **act)
-            said = "it is tried again" if retried else "it is no dead letter any more"
-        except StoreError as error:
-            retried, said = False, f"not retried: {error}"
-        results.append({"key": key, "retried": retried, "said": said})
+    for each in retry_each(opened, output.counted("retrying", keys), **act):
+        results.append({"key": each.name, "retried": each.done, "said": each.said})
         if not as_json:
-            output.say(f"{key}: {said}", err=not retried)
+            output.say(f"{each.name}: {each.said}", err=not each.done)
     output.print_result(as_json, results, fine=all(each["retried"] for each in results))
 
 

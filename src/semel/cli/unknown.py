@@ -18,8 +18,8 @@ from semel.core.recovery import journal
 from semel.core.request.keys import mask
 from semel.core.unknown import settlement
 from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry_about
-from semel.core.unknown.probe import GivenUp, Inspection
-from semel.errors import SemelError
+from semel.core.unknown.probe import Inspection
+from semel.operators.bulk import inspection_text, probe_each
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
@@ -144,36 +144,17 @@ def _short(identity: Identity) -> str:
 def _probe_all(operator: Operator, identities: list[Identity], as_json: bool) -> None:
     """One after the other; what fails does not keep the others from being asked about."""
     results: list[dict[str, Any]] = []
-    for identity in output.counted("asking", identities):
-        try:
-            result = operator.probe_now(identity)
-            settled, said = isinstance(result, settlement.Settled), _sentence(result)
-        except SemelError as error:
-            settled, said = False, f"not settled: {error}"
-        results.append({"identity": identity.hex(), "settled": settled, "said": said})
+    for each in probe_each(operator, output.counted("asking", identities)):
+        results.append({"identity": each.name, "settled": each.done, "said": each.said})
         if not as_json:
-            output.say(f"{_short(identity)}: {said}", err=not settled)
+            output.say(f"{each.name[: targets.SHORT]}: {each.said}", err=not each.done)
     output.print_result(as_json, results, fine=all(each["settled"] for each in results))
 
 
 def _report(result: Inspection | None, as_json: bool) -> None:
     """Print whether the record was settled; exit code 1 if it was not."""
-    settled, said = isinstance(result, settlement.Settled), _sentence(result)
+    settled, said = isinstance(result, settlement.Settled), inspection_text(result)
     output.print_result(as_json, {"settled": settled, "said": said}, said, fine=settled)
-
-
-def _sentence(result: Inspection | None) -> str:
-    match result:
-        case None | settlement.Passed(state=None):
-            return "there is no such record any more"
-        case settlement.Settled(state):
-            return f"settled: {state.value}"
-        case settlement.Undecided(reason) | settlement.Unusable(reason) | GivenUp(reason):
-            return f"not settled: {reason}"
-        case settlement.Running(state, until):
-            return f"not settled: it is {state.value}, leased until {output.moment(until)}"
-        case settlement.Passed(state):
-            return f"not settled: it is {state} already"
 
 
 # ── settling ──────────────────────────────────────────────────────────────────────────────────────

@@ -8,12 +8,11 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 from enum import Enum
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from semel.cli.output import moment, print_json, say
 from semel.core.operations.audit import AuditEntry
-from semel.core.operations.outbox import FindEffect, Shelf
+from semel.core.operations.outbox import Shelf
 from semel.core.operations.requests import Recalled
 from semel.core.records import Case, Effect, Glimpse, Origin, Record
 from semel.core.recovery import journal
@@ -21,18 +20,15 @@ from semel.core.request import fingerprint, keys
 from semel.core.stored import snapshot
 from semel.core.unknown.settlement import in_doubt
 from semel.errors import StoreError
-from semel.guard import Guard
-from semel.operators.lists import effects
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
 
-LOOK: Final = 5_000
-"""Effects to look at, on each shelf, to find those of one record: there is no index."""
-
 
 def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict[str, Any]:
     """All that is kept of a record, and what operators did to it since it was created."""
+    from semel.operators.story import effects_of
+
     case, record = recalled.case, recalled.case.record
     return {
         **_shown(record, "identity", "state"),
@@ -50,7 +46,7 @@ def record_document(opened: Operator, recalled: Recalled, *, body: bool) -> dict
         **_journal(case),
         "request_bytes": None if case.request is None else len(case.request),
         "answer": _answer(record, body=body),
-        "effects": [effect_document(each) for each in _effects_of(opened._guard, record)],
+        "effects": [effect_document(each) for each in effects_of(opened.guard, record)],
         "acts": [
             _shown(each, "at", "verb", "by", "reason")
             for each in opened.audit(identity=record.identity, since=record.created_at)
@@ -156,26 +152,6 @@ def _journal(case: Case) -> dict[str, Any]:
         return {"in_doubt": in_doubt(case), "points": points}
     except StoreError as error:
         return {"in_doubt": None, "points": [], "unreadable": str(error)}
-
-
-def _effects_of(guard: Guard, record: Record) -> list[Effect]:
-    """The effects of a record: waiting or dead ones among the first `LOOK`, others by name.
-
-    There is no index from records to effects: every effect would pay for it, and operators need it
-    rarely. Keys of effects are derived, so each name that the guard delivers leads to one.
-    """
-    if not guard.backend.capabilities.outbox:
-        return []
-    store, found = guard.backend.blocking(), dict[str, Effect]()
-    identity = record.identity
-    for name in guard.registry.deliverers:
-        op = FindEffect(keys.downstream_key(identity, record.created_at, "effect", name))
-        found |= {each.key: each for each in store.perform(op).effects}
-    for shelf in (Shelf.WAITING, Shelf.DEAD):
-        for each in islice(effects(guard, shelf), LOOK):
-            if each.identity == identity:
-                found[each.key] = each
-    return sorted(found.values(), key=lambda each: (each.created_at, each.key))
 
 
 def effect_document(found: Effect) -> dict[str, Any]:

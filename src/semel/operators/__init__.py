@@ -1,6 +1,11 @@
 """What operators do with records.
 
 operator   look, ask, settle, give up, evict, erase a tenant
+story      all that is known of one key, as a timeline
+forecast   what a retry would get now
+doubts     unknown outcomes by route and reason
+approvals  the two-person rule for what cannot be undone
+bulk       acts on many things, with the result of each
 lists      lists of records and effects, by pages
 doctor     whether a store and its settings are fit for use, and maintenance runs
 coverage   which routes of an application change something, and whether keys count there

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -15,11 +16,20 @@ from semel.core import maintenance
 from semel.core import operations as ops
 from semel.core.frozen import frozen, replace
 from semel.core.maintenance import Erasure
-from semel.core.records import Case, Effect, Identity, Micros, OnLapse, State
+from semel.core.policy import Policy
+from semel.core.records import Case, Effect, Identity, Micros, OnLapse, Record, State
 from semel.core.request import keys
 from semel.core.unknown.evidence import Evidence
-from semel.core.unknown.probe import Inspection, reconcile
-from semel.core.unknown.settlement import Settled, Settlement, Witness, call_in_doubt, settle_anew
+from semel.core.unknown.probe import Inspection, ask_probe, reconcile
+from semel.core.unknown.settlement import (
+    Passed,
+    Settled,
+    Settlement,
+    Undecided,
+    Witness,
+    call_in_doubt,
+    settle_anew,
+)
 from semel.core.unknown.settlement import settle as settling
 from semel.errors import ConfigurationError
 from semel.operators.lists import cases, effects
@@ -40,6 +50,7 @@ ERASED_PAGE: Final = 500
 """Records that an erasure looks at in one step."""
 ERASED_AT_ONCE: Final = 8
 """Writes under way: they wait for the disk together, and leave most connections to requests."""
+NOBODY: Final = "nobody can be asked: its route and its call have no probe"
 
 
 @frozen
@@ -62,6 +73,11 @@ class Operator:
         self._ask = self._runner.perform
         self._has_outbox = guard.backend.capabilities.outbox
 
+    @property
+    def guard(self) -> Guard:
+        """Whose records they are."""
+        return self._guard
+
     def find(self, what: Identity | KeyAddress) -> ops.Recalled | None:
         """The record with all that is kept of it, by its identity or by where its key was used."""
         for identity in self._identities(what) if isinstance(what, KeyAddress) else (what,):
@@ -78,16 +94,20 @@ class Operator:
         by: str,
         reason: str,
         call: str | None = None,
+        seen: str | None = None,
     ) -> Settlement | None:
         """Settle by what ``by`` has found out; None when there is no such record.
 
         ``call``: the operation's call that it is about. One that has a result is settled anew, if
-        nothing has come behind it.
+        nothing has come behind it. ``seen``: the `sighting` that was decided on; where the record
+        is another by now, it is left as it is (`Passed`).
         """
         ops.Act(by, reason)  # refuses empty words, which the witness's own would hide
         found = self.find(identity)
         if found is None:
             return None
+        if seen not in (None, sighting(found.case.record)):
+            return Passed(found.case.record.state, found.now)
         policy = self._routes.policy(found.case.terms)
         render = None if policy is None else policy.render
         witness, fence = Witness("operator", by, reason), new_fence()
@@ -109,43 +129,75 @@ class Operator:
             return None
         doubt = doubt_of(self._guard, self._routes, found.case, found.now)
         if doubt.probe is None:
-            raise ConfigurationError("nobody can be asked: its route and its call have no probe")
+            raise ConfigurationError(NOBODY)
         inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
         report_inspection(self._guard, doubt, inspection)
         return inspection
 
+    def look(self, identity: Identity) -> Evidence | Undecided | None:
+        """What its probe says, and nothing is decided by it; None when there is no such record.
+
+        The probe is the application's own: this counts as no try, and writes nothing here.
+        """
+        found = self.find(identity)
+        if found is None:
+            return None
+        doubt = doubt_of(self._guard, self._routes, found.case, found.now)
+        if doubt.probe is None:
+            raise ConfigurationError(NOBODY)
+        return self._runner.run(ask_probe(doubt))
+
     def bury(
-        self, identity: Identity, *, by: str, reason: str, free: bool = False
+        self,
+        identity: Identity,
+        *,
+        by: str,
+        reason: str,
+        free: bool = False,
+        seen: str | None = None,
     ) -> ops.Written | None:
-        """Give an unknown record up: its key is expired; or, with ``free``, may run again."""
+        """Give an unknown record up: its key is expired; or, with ``free``, may run again.
+
+        ``seen`` as for `settle`: `Lost` where the record is another by now.
+        """
         ops.Act(by, reason)
         found = self.find(identity)
         if found is None:
             return None
+        if seen not in (None, sighting(found.case.record)):
+            return ops.Lost(found.case.record, found.now)
         terms = found.case.terms
         if terms is None and not free:
             raise UnknownRoute(found.case)
         tombstone = 0 if terms is None else terms.tombstone
         said = Witness("operator", by, reason).says("given up")
-        seen = found.case.record.fence
-        written = self._ask(ops.EvictUnknown(identity, seen, new_fence(), tombstone, said, free))
+        fence = found.case.record.fence
+        written = self._ask(ops.EvictUnknown(identity, fence, new_fence(), tombstone, said, free))
         if not isinstance(written, ops.Lost):
             self._emit("gave up", by, reason, identity)
         return written
 
     def evict(
-        self, identity: Identity, *, by: str, reason: str, wait: bool = True
+        self,
+        identity: Identity,
+        *,
+        by: str,
+        reason: str,
+        wait: bool = True,
+        seen: str | None = None,
     ) -> ops.Written | None:
         """Remove a settled record: its key may run again. None when there is no such record.
 
         It returns when no process repeats the answer: after the longest ``replay_cache``. A second
         call waits again, since nobody knows when the first was. To evict many, give ``wait=False``
-        and call `wait_out` after the last.
+        and call `wait_out` after the last. ``seen`` as for `bury`.
         """
         said = by_operator(by, reason)
         found = self.find(identity)
         written: ops.Written | None = None
         if found is not None:
+            if seen not in (None, sighting(found.case.record)):
+                return ops.Lost(found.case.record, found.now)
             written = self._ask(ops.Evict(identity, found.case.record.fence, said))
             if isinstance(written, ops.Lost):
                 return written
@@ -232,6 +284,10 @@ class Operator:
                 return
             before = page[-1].place
 
+    def policy_of(self, case: Case) -> Policy | None:
+        """The policy of a record's route, as this process has it; None where it has none."""
+        return self._routes.policy(case.terms)
+
     def now(self) -> Micros:
         """The time, by the store's clock."""
         return self._ask(ops.BrowseAudit(1)).now
@@ -288,6 +344,14 @@ class Operator:
         ):
             for key in dict.fromkeys((where.key, where.key.lower())):  # as key="uuid" has it
                 yield Identity(keys.identity(scope, key))
+
+
+def sighting(record: Record) -> str:
+    """What a person has seen of a record, in one word: another one when it has changed since.
+
+    Made of the fence, which it does not tell: a page may carry it.
+    """
+    return sha256(b"semel seen\n" + record.state.encode() + b"\n" + record.fence).hexdigest()[:32]
 
 
 def by_operator(by: str, reason: str) -> ops.Act:

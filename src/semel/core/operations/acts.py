@@ -35,6 +35,12 @@ class Verb(StrEnum):
     """A dead effect is tried again."""
     DROP = "drop"
     """A dead effect was deleted."""
+    PROPOSE = "propose"
+    """An act that needs a second person was proposed."""
+    APPROVE = "approve"
+    """A second person approved it; what it came to has an entry of its own."""
+    DECLINE = "decline"
+    """A second person declined it, or the first one withdrew it."""
 
 
 @frozen

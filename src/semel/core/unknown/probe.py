@@ -59,7 +59,7 @@ def reconcile(
         return Passed(None if written.record is None else written.record.state, written.now)
     if reason is not None:
         return GivenUp(reason)
-    evidence = yield from _ask_probe(doubt)
+    evidence = yield from ask_probe(doubt)
     if isinstance(evidence, Undecided):
         return evidence
     witness = Witness("probe", doubt.name or f"{case.origin.method} {case.origin.path}")
@@ -86,8 +86,8 @@ def hopeless(doubt: Doubt) -> str | None:
     return None
 
 
-def _ask_probe(doubt: Doubt) -> Flow[Evidence | Undecided]:
-    """What the probe says; one that fails, or talks nonsense, cannot tell."""
+def ask_probe(doubt: Doubt) -> Flow[Evidence | Undecided]:
+    """What the probe says; one that fails, or talks nonsense, cannot tell. Nothing is written."""
     case = doubt.case
     question = inquiry_about(case, doubt.name)
     try:

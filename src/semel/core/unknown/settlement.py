@@ -82,7 +82,7 @@ class Running:
 
 @frozen
 class Passed:
-    """Not unknown any more, or gone (None): somebody was first."""
+    """Not unknown any more, gone (None), or not as it was seen: somebody was first."""
 
     state: State | None
     now: Micros

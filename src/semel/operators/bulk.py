@@ -1,0 +1,97 @@
+"""Acts on many things: which fit a filter, and what came of each.
+
+Who acts on many first sees the list, and agrees to it: what comes to fit later is no part of it. So
+these take the names that were agreed to, never a filter, and go on behind what fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from semel.core.frozen import frozen
+from semel.core.records import Effect, Identity, Micros, State
+from semel.core.unknown import settlement
+from semel.core.unknown.probe import GivenUp, Inspection
+from semel.errors import SemelError, StoreError
+
+if TYPE_CHECKING:
+    from semel.operators.operator import Operator
+
+
+@frozen
+class DeadFilter:
+    """Which dead effects: every given field must fit."""
+
+    name: str | None = None
+    error: str | None = None
+    """A part of what the last error says."""
+    tried: int = 0
+    since: Micros = 0
+
+    def fits(self, effect: Effect) -> bool:
+        return (
+            self.name in (None, effect.name)
+            and (self.error is None or self.error in (effect.error or ""))
+            and effect.tries >= self.tried
+            and (effect.dead_at or 0) >= self.since
+        )
+
+
+def dead_effects(operator: Operator, wanted: DeadFilter) -> list[Effect]:
+    """The dead effects that fit, newest first."""
+    found = filter(wanted.fits, operator.list_dead())
+    return sorted(found, key=lambda each: -(each.dead_at or 0))
+
+
+@frozen
+class ItemResult:
+    """What came of one of them."""
+
+    name: str
+    """An effect's key, or an identity in hexadecimal."""
+    done: bool
+    said: str
+
+
+def retry_each(
+    operator: Operator, keys: Iterable[str], *, by: str, reason: str
+) -> Iterator[ItemResult]:
+    """Try dead effects again, one after the other."""
+    for key in keys:
+        try:
+            retried = operator.retry_dead(key, by=by, reason=reason)
+            said = "it is tried again" if retried else "it is no dead letter any more"
+        except StoreError as error:
+            retried, said = False, f"not retried: {error}"
+        yield ItemResult(key, retried, said)
+
+
+def probe_each(operator: Operator, identities: Iterable[Identity]) -> Iterator[ItemResult]:
+    """Ask the probes of records in doubt, one after the other, and settle by what they say."""
+    for identity in identities:
+        try:
+            result = operator.probe_now(identity)
+            settled, said = isinstance(result, settlement.Settled), inspection_text(result)
+        except SemelError as error:
+            settled, said = False, f"not settled: {error}"
+        yield ItemResult(identity.hex(), settled, said)
+
+
+def inspection_text(result: Inspection | None) -> str:
+    """What came of asking, or of settling, in one sentence."""
+    match result:
+        case None | settlement.Passed(state=None):
+            return "there is no such record any more"
+        case settlement.Settled(state):
+            return f"settled: {state.value}"
+        case settlement.Undecided(reason) | settlement.Unusable(reason) | GivenUp(reason):
+            return f"not settled: {reason}"
+        case settlement.Running(state, until):
+            end = datetime.fromtimestamp(until // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return f"not settled: it is {state.value}, leased until {end}"
+        case settlement.Passed(State.UNKNOWN):
+            return "not settled: it has changed since it was looked at"
+        case settlement.Passed(state):
+            return f"not settled: it is {state} already"

@@ -1,0 +1,406 @@
+"""A key's story: all that is known of one record, and its events in the order of time.
+
+A store keeps few times: those that it needs. What has none says so, and is told where it belongs in
+the order: a guess would look like evidence. The application's own data (bodies, results of calls)
+is no part of a story; `contents` has it, for those who may look.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.core import operations as ops
+from semel.core.frozen import frozen
+from semel.core.records import Case, Effect, Headers, Micros, Record, State
+from semel.core.recovery import journal
+from semel.core.recovery.journal import PointKind
+from semel.core.request import keys
+from semel.core.stored import requests, snapshot
+from semel.core.unknown.evidence import CannotTell, Evidence, Happened, epoch_of
+from semel.core.unknown.settlement import Undecided, in_doubt
+from semel.errors import StoreError
+from semel.operators.approvals import proposal_of
+from semel.operators.forecast import Forecasts, forecast
+from semel.operators.lists import effects
+from semel.operators.operator import sighting
+
+if TYPE_CHECKING:
+    from semel.guard import Guard
+    from semel.operators.operator import Operator
+
+LOOK: Final = 5_000
+"""Effects to look at, on each shelf, to find those of one record: there is no index."""
+ACTS: Final = 20_000
+"""Entries of the audit that are looked through for those of one record."""
+_HIDDEN: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""Headers whose value is a secret of the caller."""
+
+
+@frozen
+class StoryLine:
+    """One event. ``at`` None: no time is on record."""
+
+    at: Micros | None
+    kind: str
+    """One word: claim, point, state, effect, act, notable, or due for what is still to come."""
+    text: str
+    by: str = ""
+    reckoned: bool = False
+    """The time is worked out from another, by the record's terms."""
+
+
+@frozen
+class JournalLine:
+    """One recovery point, with the key that was sent to the provider."""
+
+    name: str
+    kind: str
+    done: bool
+    downstream_key: str | None
+
+
+@frozen
+class RequestHead:
+    """The stored request without its body; secrets in its headers are hidden."""
+
+    method: str
+    path: str
+    query: str
+    headers: tuple[tuple[str, str], ...]
+    size: int
+    unreadable: str | None = None
+
+
+@frozen
+class AnswerHead:
+    """The kept answer without its body."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    size: int
+    kept: str
+    """whole, receipt, open receipt."""
+    unreadable: str | None = None
+
+
+@frozen
+class Story:
+    """What is known of one key, at ``now``."""
+
+    case: Case
+    now: Micros
+    seen: str
+    """The `sighting` that an act on this record names."""
+    lapsed: bool
+    in_doubt: str | None
+    points: tuple[JournalLine, ...]
+    unreadable: str | None
+    """Why its journal cannot be read."""
+    request: RequestHead | None
+    answer: AnswerHead | None
+    effects: tuple[Effect, ...]
+    acts: tuple[ops.AuditEntry, ...]
+    forecasts: Forecasts | None
+    """None: this process does not have its route."""
+    lines: tuple[StoryLine, ...]
+
+    @property
+    def lease_left(self) -> Micros | None:
+        """None where nobody holds it."""
+        record = self.case.record
+        if record.state is not State.IN_PROGRESS or record.leased_until is None:
+            return None
+        return max(0, record.leased_until - self.now)
+
+
+def story_of(operator: Operator, found: ops.Recalled) -> Story:
+    """All that is known of a record."""
+    case, now, record = found.case, found.now, found.case.record
+    points, unreadable = _points(case)
+    belongings = effects_of(operator.guard, record)
+    acts = tuple(_acts_on(operator, record))
+    lines = [*_claimed(case), *_journal(points), *_state(case, now)]
+    lines += [line for each in belongings for line in _effect_lines(each, now)]
+    lines += [_act_line(entry) for entry in acts]
+    return Story(
+        *(case, now, sighting(record), record.lapsed(now), _doubted(case)),
+        *(points, unreadable, _request_head(case), answer_head(record)),
+        *(tuple(belongings), acts, forecast(operator, case, now)),
+        in_order(lines, record.created_at),
+    )
+
+
+def in_order(lines: list[StoryLine], begun: Micros) -> tuple[StoryLine, ...]:
+    """By time; what has none comes behind the claim, in the order given."""
+    placed = [(begun if each.at is None else each.at, n) for n, each in enumerate(lines)]
+    return tuple(lines[number] for _, number in sorted(placed))
+
+
+# ── its parts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _doubted(case: Case) -> str | None:
+    try:
+        return in_doubt(case)
+    except StoreError:
+        return None
+
+
+def _points(case: Case) -> tuple[tuple[JournalLine, ...], str | None]:
+    try:
+        found = journal.decode(case.journal).points
+    except StoreError as error:
+        return (), str(error)
+    return tuple(
+        JournalLine(point.name, point.kind.value, point.done, _sent_key(case, point))
+        for point in found
+    ), None
+
+
+def _sent_key(case: Case, point: journal.Point) -> str | None:
+    """The key that the provider got with a call."""
+    if point.kind is not PointKind.CALL:
+        return None
+    return keys.downstream_key(case.record.identity, epoch_of(case), "call", point.name)
+
+
+def _request_head(case: Case) -> RequestHead | None:
+    if case.request is None:
+        return None
+    try:
+        kept = requests.decode(case.request)
+    except StoreError as error:
+        return RequestHead("", "", "", (), len(case.request), str(error))
+    headers = tuple(_shown_header(name, text, kept.key) for name, text in kept.headers)
+    query = _without(kept.query.decode("latin-1"), kept.key)
+    return RequestHead(kept.method, kept.root + kept.path, query, headers, len(kept.body))
+
+
+def _shown_header(name: bytes, text: bytes, key: str) -> tuple[str, str]:
+    shown = name.decode("latin-1")
+    if shown.lower() in _HIDDEN:
+        return shown, "(hidden)"
+    return shown, _without(text.decode("latin-1"), key)
+
+
+def _without(text: str, key: str) -> str:
+    """With the key masked: whoever has it can send requests."""
+    return text.replace(key, keys.mask(key)) if key else text
+
+
+def answer_head(record: Record) -> AnswerHead | None:
+    """What is kept of the answer, without its body."""
+    if record.snapshot is None:
+        return None
+    try:
+        kept = snapshot.decode(record.snapshot)
+    except StoreError as error:  # damaged, or encrypted with a key that is not at hand
+        return AnswerHead(0, (), len(record.snapshot), "unreadable", str(error))
+    what = "whole"
+    if kept.open:
+        what = "open receipt"
+    elif kept.body is None:
+        what = "receipt" if kept.whole else "receipt of a truncated answer"
+    return AnswerHead(kept.status, _texts(kept.headers), kept.size or len(kept.body or b""), what)
+
+
+def _texts(headers: Headers) -> tuple[tuple[str, str], ...]:
+    return tuple((name.decode("latin-1"), text.decode("latin-1")) for name, text in headers)
+
+
+def effects_of(guard: Guard, record: Record) -> list[Effect]:
+    """The effects of a record: waiting or dead ones among the first `LOOK`, others by name.
+
+    There is no index from records to effects: every effect would pay for it, and operators need it
+    rarely. Keys of effects are derived, so each name that the guard delivers leads to one.
+    """
+    if not guard.backend.capabilities.outbox:
+        return []
+    store, found = guard.backend.blocking(), dict[str, Effect]()
+    identity = record.identity
+    for name in guard.registry.deliverers:
+        op = ops.FindEffect(keys.downstream_key(identity, record.created_at, "effect", name))
+        found |= {each.key: each for each in store.perform(op).effects}
+    for shelf in (ops.Shelf.WAITING, ops.Shelf.DEAD):
+        for each in islice(effects(guard, shelf), LOOK):
+            if each.identity == identity:
+                found[each.key] = each
+    return sorted(found.values(), key=lambda each: (each.created_at, each.key))
+
+
+def _acts_on(operator: Operator, record: Record) -> list[ops.AuditEntry]:
+    """What was done to it since it was created, oldest first: proposals and their ends too."""
+    subject, numbers = record.identity.hex(), set[str | None]()
+    read = list(islice(operator.audit(since=record.created_at), ACTS))
+    found: list[ops.AuditEntry] = []
+    for entry in reversed(read):
+        proposal = proposal_of(entry)
+        if proposal is not None and proposal.intent.subject == subject:
+            numbers.add(proposal.number)
+            found.append(entry)
+        elif entry.identity == record.identity or _decides(entry, numbers):
+            found.append(entry)
+    return found
+
+
+def _decides(entry: ops.AuditEntry, numbers: set[str | None]) -> bool:
+    return entry.verb in (ops.Verb.APPROVE, ops.Verb.DECLINE) and entry.subject in numbers
+
+
+# ── its events ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _claimed(case: Case) -> list[StoryLine]:
+    deferred = case.terms is not None and case.terms.mode == "deferred"
+    text = "a request was accepted, for a worker to run" if deferred else "a request claimed it"
+    return [StoryLine(case.record.created_at, "claim", text)]
+
+
+def _journal(points: tuple[JournalLine, ...]) -> list[StoryLine]:
+    lines: list[StoryLine] = []
+    for point in points:
+        end = "done" if point.kind == PointKind.PHASE else "answered"
+        text = f"{point.kind} {point.name}: {end}"
+        if not point.done:
+            text = f"call {point.name}: begun; whether it was sent or took effect is not on record"
+        lines.append(StoryLine(None, "point", text))
+    return lines
+
+
+def _state(case: Case, now: Micros) -> list[StoryLine]:
+    """How it came to its state, as far as that is on record, and what time will do to it."""
+    record, lines = case.record, list[StoryLine]()
+    match record.state:
+        case State.IN_PROGRESS if record.leased_until is not None:
+            past = record.leased_until <= now
+            text = "its lease ended" if past else "its lease ends, unless it is renewed"
+            lines.append(StoryLine(record.leased_until, "state" if past else "due", text))
+        case State.UNKNOWN:
+            why = record.reason or "no reason is on record"
+            lines.append(StoryLine(None, "state", f"its outcome became unknown: {why}"))
+        case State.COMPLETED if record.expires_at is not None and case.terms is not None:
+            ended = record.expires_at - case.terms.retention
+            known = record.created_at <= ended <= now
+            at = ended if known else None
+            lines.append(StoryLine(at, "state", "it completed", reckoned=known))
+        case State.FAILED_RETRYABLE:
+            why = record.reason or "no reason is on record"
+            lines.append(StoryLine(None, "state", f"it failed, and may run again: {why}"))
+        case _:
+            lines.append(StoryLine(None, "state", f"it became {record.state.value}"))
+    if case.tries:
+        lines.append(StoryLine(None, "state", f"its probe was asked {_times(case.tries)}"))
+    if record.state is State.UNKNOWN:
+        text = "its probe is asked again" if case.due_at else "nobody will be asked: a dead letter"
+        lines.append(StoryLine(case.due_at, "due", text))
+    endings = (
+        (record.retired_at, "what it made was retired"),
+        (record.expires_at, "its answer expires"),
+        (record.forget_at, "its key is forgotten, and may run again"),
+    )
+    for at, text in endings:
+        if at is not None:
+            lines.append(StoryLine(at, "due" if at > now else "state", text))
+    return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _effect_lines(effect: Effect, now: Micros) -> list[StoryLine]:
+    name = f"effect {effect.name}"
+    lines = [StoryLine(effect.created_at, "effect", f"{name}: written to the outbox")]
+    tries = "one try" if effect.tries == 1 else f"{effect.tries} tries"
+    failed = f" after {tries}: {effect.error or 'no error is on record'}"
+    if effect.delivered_at is not None:
+        text = f"{name}: delivered, tried {_times(effect.tries)}"
+        lines.append(StoryLine(effect.delivered_at, "effect", text))
+    elif effect.dead_at is not None:
+        lines.append(StoryLine(effect.dead_at, "effect", f"{name}: dead{failed}"))
+    else:
+        if effect.error is not None:
+            lines.append(StoryLine(None, "effect", f"{name}: failed{failed}"))
+        due = "due" if (effect.due_at or 0) > now else "effect"
+        lines.append(StoryLine(effect.due_at, due, f"{name}: may be taken"))
+    return lines
+
+
+def _act_line(entry: ops.AuditEntry) -> StoryLine:
+    proposal = proposal_of(entry)
+    what = entry.verb if proposal is None else f"proposed: {proposal.intent.act.value}"
+    return StoryLine(entry.at, "act", f"{what}: {entry.reason}", entry.by)
+
+
+# ── what it was decided on ────────────────────────────────────────────────────────────────────────
+
+SHORT: Final = 160
+"""Characters of evidence that go with a reason into the audit."""
+
+
+def evidence_text(story: Story, looked: Evidence | Undecided | None = None) -> str:
+    """What was on screen when somebody decided, in short, for the audit."""
+    points = [f"{point.name}{'' if point.done else ' begun'}" for point in story.points]
+    parts = [f"journal: {', '.join(points) or 'none'}"]
+    if story.case.tries:
+        parts.append(f"asked {_times(story.case.tries)}")
+    if looked is not None:
+        parts.append(f"probe: {probe_text(looked)}")
+    return "; ".join(parts)[:SHORT]
+
+
+def probe_text(said: Evidence | Undecided) -> str:
+    """A probe's answer in a few words, without the application's data."""
+    match said:
+        case Happened(provider_id=name):
+            return "happened" if name is None else f"happened ({name})"
+        case CannotTell(reason) | Undecided(reason):
+            return f"cannot tell: {reason}" if reason else "cannot tell"
+        case _:
+            return "absent, and final" if said.final else "absent now, but it may still come"
+
+
+# ── the application's data, for those who may look ────────────────────────────────────────────────
+
+
+@frozen
+class Contents:
+    """The application's own data in a record; None: there is none, or it cannot be read."""
+
+    request: bytes | None
+    answer: bytes | None
+    results: tuple[tuple[str, str], ...]
+    """Of its points, by their names, as JSON."""
+
+
+def contents(case: Case) -> Contents:
+    """The bodies and results that a record holds. Look only where the person may."""
+    return Contents(_request_body(case), _answer_body(case.record), _results(case))
+
+
+def _request_body(case: Case) -> bytes | None:
+    try:
+        return None if case.request is None else requests.decode(case.request).body
+    except StoreError:
+        return None
+
+
+def _answer_body(record: Record) -> bytes | None:
+    try:
+        return None if record.snapshot is None else snapshot.decode(record.snapshot).body
+    except StoreError:
+        return None
+
+
+def _results(case: Case) -> tuple[tuple[str, str], ...]:
+    try:
+        points = journal.decode(case.journal).points
+    except StoreError:
+        return ()
+    return tuple((point.name, _json(point.result)) for point in points if point.done)
+
+
+def _json(result: Any) -> str:
+    return json.dumps(result, ensure_ascii=False, indent=1)
