@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, AnyStr, Literal, NamedTuple, TypeAlias
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from semel.core.frozen import frozen
 
@@ -141,11 +141,22 @@ def read_urlencoded(body: bytes) -> Form | None:
 
 
 def form_values(body: bytes, name: bytes) -> list[bytes] | None:
-    """What an urlencoded form has under one name; None where parsers differ."""
-    if body.count(b"&") > MAX_FIELDS or _BAD_PERCENT.search(body):
+    """What an urlencoded form has under one name; None where parsers differ.
+
+    Of one that is not UTF-8, Werkzeug sees no field at all.
+    """
+    if body.count(b"&") > MAX_FIELDS or _BAD_PERCENT.search(body) or not _is_utf8(body):
         return None
     pairs = [piece.partition(b"=") for piece in body.split(b"&") if piece]
     return [_unescape(value) for each, _, value in pairs if _unescape(each) == name]
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unescape(text: bytes) -> bytes:
@@ -173,9 +184,12 @@ def multipart_values(body: bytes, boundary: bytes, name: bytes) -> list[bytes] |
     parts = _parts(body, boundary)
     found: list[bytes] = []
     for given, parameters, headers, content in parts or ():
-        spellings = (given, unquote_to_bytes(given), given.replace(b"\\", b""))
+        plain = given.replace(b"\\", b"")
+        # Django strips a name, and so with all that Unicode has for spaces.
+        spelled = {it.decode(errors="replace").strip() for it in (given, plain)}
+        spelled |= {unquote(it).strip() for it in spelled}
         # RFC 8187, which some decode: then it is the name.
-        if name not in spellings and b"name*" not in parameters:
+        if name.decode() not in spelled and b"name*" not in parameters:
             continue
         kind = media_type(headers.pop(b"content-type", b"text/plain").decode("latin-1"))
         # A file, or a content that some decode: Django does so with base64.
@@ -198,7 +212,8 @@ class _Part(NamedTuple):
 def _parts(body: bytes, boundary: bytes) -> list[_Part] | None:
     """Strict: no preamble, epilogue or padding, where other parsers differ in what they skip.
 
-    An empty line in front, which Werkzeug's test client sends, is none.
+    An empty line in front, which Werkzeug's test client sends, is none. The delimiter may not be
+    within a line either: Django ends the part there.
     """
     delimiter = b"\r\n--" + boundary  # RFC 2046 5.1.1: the line break belongs to it
     at = len(delimiter) if body.startswith(delimiter) else len(delimiter) - 2
@@ -215,20 +230,26 @@ def _parts(body: bytes, boundary: bytes) -> list[_Part] | None:
             return None
         parts.append(part)
         at = end + len(delimiter)
+    if body.count(delimiter[2:]) != len(parts) + 1:
+        return None
     return parts if body[at : at + 5] in (b"--", b"--\r\n") else None
 
 
 _NAME = re.compile(_TOKEN.encode())
-_DISPOSITION = re.compile(rb"\s*;\s*" + _NAMED.encode())
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_DISPOSITION = re.compile(rb" *; *" + _NAMED.encode())  # of tabs Litestar makes another name
 
 
 def _part(head: bytes, content: memoryview) -> _Part | None:
-    """None when a line is malformed, folded or repeated."""
+    """None when a line is malformed, folded or repeated, or not UTF-8: Werkzeug sees no part."""
+    if not _is_utf8(head):
+        return None
     headers: dict[bytes, bytes] = {}
     for line in head.split(b"\r\n"):
         name, colon, value = line.partition(b":")
         name = name.lower()
-        if not colon or not _NAME.fullmatch(name) or name in headers:
+        malformed = not colon or not _NAME.fullmatch(name) or _CONTROL.search(value)
+        if malformed or name in headers:
             return None
         headers[name] = value.strip(b" \t")
     disposition = headers.pop(b"content-disposition", b"")
