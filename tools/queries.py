@@ -21,7 +21,8 @@ values go.
 States, duties and what becomes of a lapsed lease are numbers in the tables (`core/records.py`).
 Queries name them: ``{completed}`` is a state, ``{duty.ask}`` a duty, ``{lapse.resume}`` what
 becomes of a lease. ``{expires_at}`` and ``{forget_at}`` are those times of a record, one of which
-may be in the column ``due_at``. ``{record}``, ``{case}`` and ``{glimpse}`` are the columns of what
+may be in the column ``due_at``. ``{start}`` is the part of an answer that tells its status;
+``{record}``, ``{case}`` and ``{glimpse}`` are the columns of what
 a query gives of a record, in the order of `stores/sql/rows.py`.
 
 A query that ``audits:`` names an act and the state it leads to; its entry is written with it
@@ -44,7 +45,7 @@ from textwrap import dedent, fill, indent
 from typing import Final
 
 from semel.core.records import DUTY_NUMBERS, ON_LAPSE_NUMBERS, STATE_NUMBERS
-from semel.core.stored.snapshot import HEAD, LARGE
+from semel.core.stored.snapshot import HEAD, LARGE, UP_TO_STATUS
 
 FOLDER: Final = Path(__file__).parents[1] / "src/semel/stores/sql"
 WIDTH: Final = 100
@@ -67,7 +68,8 @@ record.tries, record.due_at, terms.said"""
 _GLIMPSE: Final = """\
 record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
 record.key, record.created_at, record.leased_until, {expires_at}, {forget_at},
-record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said"""
+record.due_at, record.tries, record.reason, length(record.snapshot) AS size,
+{start} AS start, record.resource, terms.said"""
 _COLUMNS: Final = {"{record}": _RECORD, "{case}": _CASE, "{glimpse}": _GLIMPSE}
 _TIMES: Final = {
     "{expires_at}": "CASE WHEN state = {completed} THEN due_at ELSE expires_at END",
@@ -208,6 +210,7 @@ def _spelled(text: str, takes: Sequence[str], syntax: Syntax) -> str:
         text = _PLACEHOLDER.sub(lambda match: f"${takes.index(match[1]) + 1}", text)
     text = text.replace("{now}", _solid(syntax.now)).replace("{chosen}", _solid(syntax.chosen))
     text = text.replace("{answer}", syntax.answer)
+    text = text.replace("{start}", _solid(f"substr(record.snapshot, 1, {UP_TO_STATUS})"))
     for name, time in _TIMES.items():
         text = text.replace(name, _solid(time))
     for name, (number, word) in _NUMBERS.items():

@@ -104,7 +104,7 @@ OF_REDIS: dict[str, Callable[[Any], object]] = {
     "written": lambda given: replies.written(NOBODY, given),
     "record": lambda given: layout.record(NOBODY, given),
     "case": lambda given: replies.case(layout.stored(NOBODY, SOUND), {}, given),
-    "glimpse": lambda given: replies.glimpse(layout.stored(NOBODY, SOUND), {}, given, given),
+    "glimpse": lambda given: replies.glimpse(layout.stored(NOBODY, SOUND), {}, given),
     "state": replies.state,
     "time": replies.time,
     "text": replies.text,

@@ -11,7 +11,7 @@ import pytest
 from semel.core import operations as ops
 from semel.core.records import State
 from semel.stores.postgres import PostgresBackend
-from semel.testing.contract import audit, declared, maintenance, outbox
+from semel.testing.contract import audit, declared, lists, maintenance, outbox
 from semel.testing.contract.records import RETENTION, TERMS, new_fence, reach
 from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, emptied, server_of
 from tests.waiting import PATIENCE, until
@@ -54,6 +54,9 @@ class TestScanning(maintenance.Scanning): ...
 class TestCounting(maintenance.Counting): ...
 
 
+class TestNewestFirst(lists.NewestFirst): ...
+
+
 class TestSweeping(maintenance.Sweeping): ...
 
 
@@ -83,6 +86,10 @@ class TestDelivering(outbox.Delivering): ...
 
 @WITH_OUTBOX
 class TestDeadLetters(outbox.DeadLetters): ...
+
+
+@WITH_OUTBOX
+class TestNewestEffectsFirst(lists.NewestEffectsFirst): ...
 
 
 class TestEvents(outbox.ProviderEvents): ...

@@ -12,10 +12,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from semel.core.operations.maintenance import Abandon, Browse, Due, Reap, Sweep, Tended, Work
+from semel.core.operations.audit import BrowseAudit
+from semel.core.operations.lists import DuePlace, ListNewest, ListNewestEffects
+from semel.core.operations.maintenance import (
+    Abandon,
+    Browse,
+    Count,
+    CountDue,
+    Due,
+    Reap,
+    Sweep,
+    Tended,
+    Work,
+)
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
 from semel.core.operations.requests import Claim, Complete, Recall, Renew, StoreOperation
-from semel.core.records import Fence, Identity, OnLapse, State
+from semel.core.records import Duty, Fence, Identity, OnLapse, State
 from semel.core.states import RecordEvent
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.connection import query
@@ -39,6 +51,7 @@ from tests.waiting import PATIENCE
 ROWS = 100_000
 KNOWN = {"all": 0, "application": "shop", "names": '["POST /payments"]'}
 MAIL: dict[str, object] = {"names": '["mail"]', "application": ""}
+SHELF: dict[str, object] = {"shelf": "delivered"}
 STATEMENTS: dict[str, dict[str, object]] = {
     "due": {"duty": 4, "limit": 100, **KNOWN},
     "next_due": {"duty": 4, **KNOWN},
@@ -53,8 +66,14 @@ STATEMENTS: dict[str, dict[str, object]] = {
     "purge_effects": {"limit": 100},
     "purge_events": {"limit": 100},
     "retire": {"resource": "charge/7", "tenant": "tenant", "application": ""},
+    "newest": {"duty": 5, "due": START * 3, "identity": bytes(32), "limit": 50},
+    "newest_dead": {"identity": bytes(32), "limit": 50},
+    "newest_effects": {**SHELF, "due": START * 3, "number": 9, "name": "mail", "limit": 50},
+    "newest_dead_effects": {"number": 9, "name": "mail", "limit": 50},
 }
 INDEXES = {
+    "newest_effects": "semel_effect_due",
+    "newest_dead_effects": "semel_effect_due",
     "purge_events": "semel_event_forget",
     "retire": "semel_record_resource",
     "take_effects": "semel_effect_due",
@@ -125,6 +144,46 @@ def test_postgresql_finds_what_is_due_by_an_index(
     assert INDEXES.get(name, "semel_record_due") in found
     assert not re.search("Seq Scan on semel_(record|effect|event)", found)  # there are few terms
     assert re.search(r"Index Cond: .*(due_at|forget_at|resource)", found)
+
+
+def test_postgresql_reads_no_more_of_the_index_than_a_page_has(
+    filled: psycopg.Connection[Any],
+) -> None:
+    """Also in the middle, and whatever the planner believes of a limit that is a parameter."""
+    asked = query("newest")
+    filled.execute(b"SET plan_cache_mode = force_generic_plan")
+    filled.execute(b"PREPARE asked AS " + asked.text)
+    try:
+        given = {**STATEMENTS["newest"], "due": START * 2 + ROWS // 2}
+        values = ", ".join(literal(given[parameter]) for parameter in asked.order)
+        text = f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE asked ({values})"
+        found = "\n".join(row[0] for row in filled.execute(text.encode()).fetchall())
+    finally:
+        filled.execute("DEALLOCATE asked")
+    read = re.search(r"Index Scan Backward .*actual rows=(\d+)", found)
+    assert read is not None, found
+    assert int(read[1]) < 200, found
+
+
+def test_records_of_one_time_are_listed_once_across_pages(
+    postgres_url: str, backend: PostgresBackend
+) -> None:
+    store = backend.blocking()
+    made: set[bytes] = set()
+    for _ in range(20):
+        identity, fence = claimed(backend, lease=LEASE)
+        store.perform(Complete(identity, fence, b"", RETENTION, 0))
+        made.add(identity)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE semel_record SET due_at = 7")
+    seen: list[bytes] = []
+    before: DuePlace | None = None
+    while True:
+        page = store.perform(ListNewest(Duty.EXPIRE, 3, before))
+        seen += [each.glimpse.identity for each in page.found]
+        if (before := page.until) is None:
+            break
+    assert seen == sorted(made, reverse=True)
 
 
 def literal(value: object) -> str:
@@ -358,6 +417,11 @@ def test_renewed_records_are_put_off_and_never_clog_the_sweep(
     [
         Due(Work.PENDING, 10),
         Browse((State.PENDING,), 10),
+        ListNewest(Duty.EXPIRE, 10),
+        ListNewestEffects(Shelf.WAITING, 10),
+        Count(10),
+        CountDue(10),
+        BrowseAudit(10),
         BrowseEffects(Shelf.WAITING, 10),
         Recall(Identity(bytes(32))),
     ],

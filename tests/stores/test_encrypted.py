@@ -42,8 +42,8 @@ from semel.stores.body_cache import with_body_cache
 from semel.stores.encryption import CARRIERS, EncryptedBackend, Encryption
 from semel.stores.memory import MemoryBackend
 from semel.stores.sqlite import SqliteBackend
+from semel.testing.contract import lists, records, work
 from semel.testing.contract import outbox as outbox_contract
-from semel.testing.contract import records, work
 from semel.testing.contract.records import (
     PATIENCE,
     REQUEST,
@@ -103,6 +103,19 @@ class TestPoints(work.RecoveryPoints): ...
 
 
 class TestDelivering(outbox_contract.Delivering):
+    @pytest.fixture
+    def harness(self, quick: Harness) -> Harness:
+        return quick
+
+
+class TestNewestFirst(lists.NewestFirst):
+    @pytest.fixture
+    def harness(self, quick: Harness) -> Harness:
+        quick.perform(operations.Agree(records.TERMS))
+        return quick
+
+
+class TestNewestEffectsFirst(lists.NewestEffectsFirst):
     @pytest.fixture
     def harness(self, quick: Harness) -> Harness:
         return quick

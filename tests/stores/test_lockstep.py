@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.records import Fence, Identity, State
+from semel.core.records import Duty, Fence, Identity, State
 from semel.stores.memory import MemoryBackend
 from semel.testing.contract.records import ACT, demand_found_in_time, new_fence, new_identity
 from tests.conftest import note
@@ -163,6 +163,12 @@ class Records(Lockstep):
         for op in (ops.Browse(states, LIMIT, dead=dead), ops.Scan(states, LIMIT), ops.Count(LIMIT)):
             self.both(op)
         self.both(ops.ListBelongings(TENANT, LIMIT))
+        for duty in Duty:
+            mine, theirs = (
+                sorted(each.glimpse.identity for each in perform(ops.ListNewest(duty, LIMIT)).found)
+                for perform in (self.model.perform, self.harness.perform)
+            )
+            assert mine == theirs
         self._compare_audits()
 
     def _compare_audits(self) -> None:

@@ -545,6 +545,8 @@ PICKED = [(sha256(str(n).encode()).digest(),) for n in range(50)]
 
 KNOWN = {"all": 0, "application": "shop", "names": ["POST /payments"]}
 MAIL = {"names": ["mail"], "application": ""}
+PLACE = {"due": 2**53, "identity": IDENTITY, "limit": 50}
+SHELF = {"due": 2**53, "number": 9, "name": "mail", "limit": 50}
 RETIRED = {"resource": "ride", "tenant": "acme", "application": ""}
 
 
@@ -570,7 +572,11 @@ RETIRED = {"resource": "ride", "tenant": "acme", "application": ""}
         ("purge", 0, {"limit": 50}, "semel_record_due"),
         ("purge", 2, {"picked": PICKED}, "PRIMARY"),
         ("due", 0, {"duty": 3, "limit": 50, **KNOWN}, "semel_record_due"),
+        ("newest", 0, {"duty": 5, **PLACE}, "semel_record_due"),
+        ("newest_dead", 0, {"identity": IDENTITY, "limit": 50}, "semel_record_due"),
         ("retire", 0, RETIRED, "semel_record_resource"),
+        ("newest_effects", 0, {"shelf": "delivered", **SHELF}, "semel_effect_due"),
+        ("newest_dead_effects", 0, {**SHELF}, "semel_effect_due"),
         ("take_effects", 0, {**MAIL, "limit": 50}, "semel_effect_due"),
         (
             "deliver",

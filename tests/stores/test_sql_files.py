@@ -18,6 +18,7 @@ from semel.core.records import (
     DUTY_NUMBERS,
     ON_LAPSE_NUMBERS,
     STATE_NUMBERS,
+    Duty,
     Fence,
     Identity,
     OnLapse,
@@ -85,6 +86,10 @@ OPERATIONS: list[ops.StoreOperation[Any]] = [
     ops.maintenance.Scan((State.UNKNOWN,), 1),
     ops.maintenance.Scan((State.COMPLETED,), 1),
     ops.maintenance.Count(1),
+    ops.lists.ListNewest(Duty.EXPIRE, 1),
+    ops.lists.ListNewest(Duty.ASK, 1, ops.lists.DuePlace(None, IDENTITY)),
+    ops.lists.ListNewestEffects(ops.outbox.Shelf.WAITING, 1),
+    ops.lists.ListNewestEffects(ops.outbox.Shelf.DEAD, 1),
     ops.maintenance.Sweep(1),
     ops.maintenance.Abandon(1, b""),
     ops.maintenance.Reap(1),
@@ -226,6 +231,7 @@ def test_every_operation_of_a_store_has_a_plan() -> None:
     named = [
         *vars(ops.requests).values(),
         *vars(ops.maintenance).values(),
+        *vars(ops.lists).values(),
         *vars(ops.outbox).values(),
         *vars(ops.audit).values(),
     ]

@@ -46,6 +46,38 @@ class OnLapse(StrEnum):
     RESUME = "resume"
 
 
+class Duty(StrEnum):
+    """Who must look at a record next. Stores index their records by it, and by when that is."""
+
+    LEASE = "lease"
+    """The sweeper, when the lease has ended."""
+    RESUME = "resume"
+    """The completer, when the lease has ended."""
+    RUN = "run"
+    """A worker; past the deadline the abandoner."""
+    ASK = "ask"
+    """The reconciler; a dead letter has this duty, and no time."""
+    EXPIRE = "expire"
+    """The reaper, when the answer is past its retention."""
+    FORGET = "forget"
+    """The reaper, when nothing of it has to be remembered any longer."""
+
+
+def duty_of(state: State, on_lapse: OnLapse) -> Duty:
+    """The duty of a record in this state."""
+    match state:
+        case State.IN_PROGRESS:
+            return Duty.RESUME if on_lapse is OnLapse.RESUME else Duty.LEASE
+        case State.PENDING:
+            return Duty.RUN
+        case State.UNKNOWN:
+            return Duty.ASK
+        case State.COMPLETED:
+            return Duty.EXPIRE
+        case State.FAILED_RETRYABLE | State.EXPIRED:
+            return Duty.FORGET
+
+
 STATE_NUMBERS: Final[Mapping[State, int]] = {
     State.PENDING: 1,
     State.IN_PROGRESS: 2,
@@ -60,12 +92,12 @@ ON_LAPSE_NUMBERS: Final[Mapping[OnLapse, int]] = {
     OnLapse.RESUME: 3,
 }
 DUTY_NUMBERS: Final[Mapping[str, int]] = {
-    "lease": 1,
-    "resume": 2,
-    "run": 3,
-    "ask": 4,
-    "expire": 5,
-    "forget": 6,
+    Duty.LEASE: 1,
+    Duty.RESUME: 2,
+    Duty.RUN: 3,
+    Duty.ASK: 4,
+    Duty.EXPIRE: 5,
+    Duty.FORGET: 6,
 }
 """How stores write them down; a number never gets another meaning."""
 
@@ -171,6 +203,9 @@ class Glimpse:
     reason: str | None
     size: int | None
     """Of its answer, as it is stored; None: it has none."""
+    status: int | None = None
+    """Of its answer; None: it has none, or it is encrypted and was not read for a list."""
+    resource: str | None = None
     terms: Terms | None = None
     """As in `Case`."""
 

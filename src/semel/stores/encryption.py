@@ -166,7 +166,10 @@ CARRIERS: Final[Mapping[type[Any], str]] = {
 others."""
 
 _BRINGERS: Final = frozenset(
-    {ops.Found, ops.Lost, ops.Recalled, ops.DueRecords, ops.Effects, ops.Fetched}
+    {
+        *(ops.Found, ops.Lost, ops.Recalled, ops.DueRecords, ops.Fetched),
+        *(ops.Effects, ops.NewestEffects),
+    }
 )
 """Every reply that brings such bytes."""
 
@@ -210,7 +213,7 @@ class Sealer:
                 return ops.Recalled(self._case(case), now)
             case ops.DueRecords():
                 return replace(reply, cases=tuple([self._case(case) for case in reply.cases]))
-            case ops.Effects():
+            case ops.Effects() | ops.NewestEffects():
                 return replace(reply, effects=tuple([self._effect(it) for it in reply.effects]))
             case ops.Fetched(blob):
                 asked = cast("ops.Fetch", op)

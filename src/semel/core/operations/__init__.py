@@ -2,6 +2,7 @@
 
 requests      on the way of a request: claim, read, complete
 maintenance   for workers, maintenance and operators
+lists         pages, newest first, for people
 outbox        effects, and events of providers
 audit         audit, erasure, encryption
 acts          what people and evidence do to records
@@ -14,6 +15,7 @@ ops``, then ``ops.Claim``.
 from semel.core.operations.acts import *  # noqa: F403 - no name stands in two of them
 from semel.core.operations.audit import *  # noqa: F403
 from semel.core.operations.handler import *  # noqa: F403
+from semel.core.operations.lists import *  # noqa: F403
 from semel.core.operations.maintenance import *  # noqa: F403
 from semel.core.operations.outbox import *  # noqa: F403
 from semel.core.operations.requests import *  # noqa: F403

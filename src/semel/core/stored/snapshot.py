@@ -64,6 +64,9 @@ LARGE: Final = 32 * 1024
 HEAD: Final = 64
 """Bytes of a head, which follow its mark."""
 
+UP_TO_STATUS: Final = _HEAD.size + 2
+"""Bytes that tell the status: all that a list reads of an answer."""
+
 _MARK: Final = b"\0"
 """No snapshot begins like this."""
 
@@ -150,6 +153,16 @@ def is_head(blob: bytes) -> bool:
 def begins(blob: bytes, head: bytes) -> bool:
     """``blob`` is what ``head`` is the head of, if it is whole."""
     return blob.startswith(head[1:]) and len(head) > HEAD
+
+
+def status_in(start: bytes) -> int | None:
+    """The status, from the first `UP_TO_STATUS` bytes; None where they are encrypted or no answer.
+
+    Nothing proves it: it is for lists, and never sent.
+    """
+    if start[:2] != _MAGIC or len(start) < UP_TO_STATUS:
+        return None
+    return int.from_bytes(start[_HEAD.size : UP_TO_STATUS])
 
 
 def decode(blob: bytes) -> Snapshot:

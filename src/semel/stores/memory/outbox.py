@@ -25,6 +25,11 @@ class _Slot(NamedTuple):
     state: Shelf
     fence: Fence | None
 
+    @property
+    def rank(self) -> tuple[Micros, int]:
+        """What a shelf is ordered by; on that of the dead the order of writing alone."""
+        return self.effect.due_at or 0, self.place
+
     def taken(self, now: Micros) -> bool:
         return self.effect.leased_until is not None and self.effect.leased_until > now
 
@@ -46,6 +51,7 @@ class MemoryOutbox:
             ops.MarkDelivered: self._deliver,
             ops.MarkFailed: self._fail,
             ops.BrowseEffects: self._browse,
+            ops.ListNewestEffects: self._newest,
             ops.FindEffect: self._find,
             ops.Requeue: self._requeue,
             ops.NoteEvent: self._note_event,
@@ -158,6 +164,19 @@ class MemoryOutbox:
         effects = [effect for effect in effects if effect.key > (op.after or "")]
         effects.sort(key=lambda effect: effect.key)
         return ops.Effects(tuple(effects[: op.limit]), now)
+
+    def _newest(self, op: ops.ListNewestEffects, now: Micros) -> ops.NewestEffects:
+        slots = [slot for slot in self._slots.values() if slot.state is op.shelf]
+        if (before := op.before) is not None:
+            end = before.due_at or 0, before.number
+            slots = [slot for slot in slots if slot.rank < end]
+        page = sorted(slots, key=lambda slot: slot.rank, reverse=True)[: op.limit]
+        name = op.name and shown(op.name)
+        found = tuple([slot.effect for slot in page if name in (None, slot.effect.name)])
+        until = None
+        if page and len(page) < len(slots):
+            until = ops.EffectPlace(page[-1].effect.due_at, page[-1].place)
+        return ops.NewestEffects(found, len(page), until, now)
 
     def _find(self, op: ops.FindEffect, now: Micros) -> ops.Effects:
         slot = self._slots.get(op.key)

@@ -20,10 +20,11 @@ from semel.core.records import (
     Micros,
     Record,
     State,
+    duty_of,
     whole_origin,
 )
 from semel.core.states import RecordEvent
-from semel.core.stored.snapshot import LARGE, brief
+from semel.core.stored.snapshot import LARGE, brief, status_in
 from semel.core.terms import Terms, TermsId, application_of, route_of
 from semel.core.texts import indexed, shown
 from semel.stores.base import due_as, due_at, is_due
@@ -79,6 +80,7 @@ class MemoryRecords:
             ops.CountDue: self._count_due,
             ops.Browse: self._browse,
             ops.Scan: self._scan,
+            ops.ListNewest: self._newest,
             ops.Count: self._count,
             ops.Sweep: self._sweep,
             ops.Abandon: self._abandon,
@@ -210,21 +212,35 @@ class MemoryRecords:
 
     def _scan(self, op: ops.Scan, now: Micros) -> ops.Scanned:
         page, until = self._page(op)
-        seen = [
-            Glimpse(
-                row.identity,
-                row.state,
-                row.on_lapse,
-                whole_origin(row.origin, self.terms.get(row.terms)),
-                *(row.created_at, row.leased_until, row.expires_at, row.forget_at),
-                *(due_at(row.record, row.due_at), row.tries, row.reason),
-                None if row.snapshot is None else len(row.snapshot),
-                self.terms.get(row.terms),
-            )
-            for row in page
-            if row.state in op.states
-        ]
+        seen = [self._glimpse(row) for row in page if row.state in op.states]
         return ops.Scanned(tuple(seen), until, now)
+
+    def _glimpse(self, row: Row) -> Glimpse:
+        return Glimpse(
+            row.identity,
+            row.state,
+            row.on_lapse,
+            whole_origin(row.origin, self.terms.get(row.terms)),
+            *(row.created_at, row.leased_until, row.expires_at, row.forget_at),
+            *(due_at(row.record, row.due_at), row.tries, row.reason),
+            None if row.snapshot is None else len(row.snapshot),
+            None if row.snapshot is None else status_in(row.snapshot),
+            row.resource,
+            self.terms.get(row.terms),
+        )
+
+    def _newest(self, op: ops.ListNewest, now: Micros) -> ops.Newest:
+        found = [
+            ops.Placed(ops.DuePlace(seen.due_at, seen.identity), seen)
+            for seen in map(self._glimpse, self.rows.values())
+            if duty_of(seen.state, seen.on_lapse) is op.duty
+        ]
+        if op.before is not None:
+            before = _rank(op.before)
+            found = [each for each in found if _rank(each.place) < before]
+        found.sort(key=lambda each: _rank(each.place), reverse=True)
+        page = tuple(found[: op.limit])
+        return ops.Newest(page, page[-1].place if page and len(page) < len(found) else None, now)
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────
 
@@ -348,6 +364,11 @@ class MemoryRecords:
         setattr(resealed, op.part.value, op.new)
         self.rows[op.identity] = resealed
         return ops.Applied(row.state, now, row.leased_until, row.expires_at)
+
+
+def _rank(place: ops.DuePlace) -> tuple[Micros, Identity]:
+    """What places are ordered by; those without a time are the last of a list."""
+    return -1 if place.due_at is None else place.due_at, place.identity
 
 
 def _brief(row: Row) -> Record:

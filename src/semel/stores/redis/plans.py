@@ -328,5 +328,5 @@ REQUEST_PLANS: Final[Plans] = {
     ops.NoteEvent: _note,
     **dict.fromkeys((ops.Enqueue, ops.TakeEffects, ops.RenewEffects, ops.ResealEffect), _no_outbox),
     **dict.fromkeys((ops.MarkDelivered, ops.MarkFailed, ops.Requeue), _no_outbox),
-    **dict.fromkeys((ops.BrowseEffects, ops.FindEffect), _no_outbox),
+    **dict.fromkeys((ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect), _no_outbox),
 }

@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from semel.core import operations as ops
 from semel.core import terms
-from semel.core.records import DUTY_NUMBERS, Case, Fence, Identity, Micros, State
+from semel.core.frozen import replace
+from semel.core.records import DUTY_NUMBERS, Case, Duty, Fence, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.terms import Terms
 from semel.core.texts import shown
@@ -147,6 +148,26 @@ class _Queue(NamedTuple):
             return float(score)
         place = int(float(score))
         return inf if place == self.last else (place - self.first) * 1000
+
+    def place(self, identity: bytes, score: bytes) -> ops.DuePlace:
+        """Where an entry stands; nobody's has no time."""
+        due_at = self.due_at(score)
+        return ops.DuePlace(None if due_at == inf else int(due_at), Identity(identity))
+
+    def ending(
+        self, before: ops.DuePlace | None, bucket: int, *, dead: bool
+    ) -> tuple[Word, int | None]:
+        """The last score in a bucket that lies before a place; in the place's own bucket also the
+        score of entries that may lie before it or not. ``dead``: among those that have no time."""
+        at, here = self.last if dead else self.last - 1, None
+        if before is not None:
+            here = before.identity
+            if before.due_at is not None:
+                at = min(at, self.first + before.due_at // 1000)
+                here = None if before.due_at % 1000 else here
+        if here is None or bucket < bucket_of(here):
+            return at, None
+        return f"({at}", at if bucket == bucket_of(here) else None
 
 
 DEADLINES: Final = _Queue("deadline", 0, 2**62)
@@ -295,9 +316,94 @@ def _browse(op: ops.Browse, keys: Keys) -> Plan[ops.DueRecords]:
 def _scan(op: ops.Scan, keys: Keys) -> Plan[ops.Scanned]:
     page = yield from _next_page(keys, op.after, op.limit, op.states)
     seen = yield from _each(keys, page.identities, "glimpse")
-    glimpses = [replies.glimpse(found, keys.terms_texts, *rest) for found, _, rest in seen]
+    glimpses = [replies.glimpse(found, keys.terms_texts, rest) for found, _, rest in seen]
     listed = tuple([each for each in glimpses if each.state in op.states])
     return ops.Scanned(listed, page.until, page.now)
+
+
+class _Tail(NamedTuple):
+    """The latest entries of a queue in one bucket. ``whole``: it has no others before them."""
+
+    places: list[ops.DuePlace]
+    whole: bool
+
+
+def _tails(
+    keys: Keys, op: ops.ListNewest, depths: Mapping[int, int], *, dead: bool
+) -> Plan[dict[int, _Tail]]:
+    """The latest entries before the operation's place, so many of each bucket.
+
+    Buckets have the order of identities: at the time of the place itself, those of later buckets
+    are past it, those of earlier ones are not. Only in its own bucket each must be compared.
+    """
+    queue, calls = QUEUES[op.duty], list[RedisCall]()
+    for bucket, depth in depths.items():
+        last, ties = queue.ending(op.before, bucket, dead=dead)
+        index, first = keys.index(bucket, queue.name), queue.last if dead else queue.first
+        where = (index, last, first, "BYSCORE", "REV", "LIMIT", 0, depth)
+        calls.append(RedisCall(bucket, ("ZRANGE", *where, "WITHSCORES")))
+        if ties is not None:
+            at = (index, ties, ties, "BYSCORE", "REV", "WITHSCORES")
+            calls.append(RedisCall(bucket, ("ZRANGE", *at)))
+    answers = yield calls
+    tails: dict[int, _Tail] = {}
+    for call, answer in zip(calls, answers, strict=True):
+        flat = replies.fields(answer, 0)
+        found = [
+            queue.place(replies.data(identity), score)
+            for identity, score in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        if call.bucket not in tails:
+            tails[call.bucket] = _Tail(found, len(found) < depths[call.bucket])
+        elif op.before is not None:
+            tied = [each for each in found if each.identity < op.before.identity]
+            tails[call.bucket].places[:0] = tied
+    return tails
+
+
+def _latest(keys: Keys, op: ops.ListNewest, *, dead: bool) -> Plan[list[ops.DuePlace]]:
+    """The ``limit`` latest of all buckets. Identities are spread evenly, so a few of each do; a
+    bucket whose last known entry is among the chosen is asked for more."""
+    depths = dict.fromkeys(range(BUCKETS), min(op.limit, 4 + 2 * op.limit // BUCKETS))
+    tails: dict[int, _Tail] = {}
+    while True:
+        tails |= yield from _tails(keys, op, depths, dead=dead)
+        every = [place for tail in tails.values() for place in tail.places]
+        chosen = sorted(every, key=_rank, reverse=True)[: op.limit]
+        least = _rank(chosen[-1]) if len(chosen) == op.limit else (-inf, b"")
+        depths = {
+            bucket: min(op.limit, 4 * len(tail.places))
+            for bucket, tail in tails.items()
+            if not tail.whole and len(tail.places) < op.limit and _rank(tail.places[-1]) >= least
+        }
+        if not depths:
+            return chosen
+
+
+def _rank(place: ops.DuePlace) -> tuple[float, bytes]:
+    return -1 if place.due_at is None else place.due_at, place.identity
+
+
+def _newest(op: ops.ListNewest, keys: Keys) -> Plan[ops.Newest]:
+    now, asked = (yield from _clock()), op.limit
+    places: list[ops.DuePlace] = []
+    if op.before is None or op.before.due_at is not None:
+        places = yield from _latest(keys, op, dead=False)
+        op = replace(op, before=None)
+    if op.duty is Duty.ASK and len(places) < op.limit:
+        rest = replace(op, limit=op.limit - len(places))
+        places += yield from _latest(keys, rest, dead=True)
+    seen = yield from _each(keys, [place.identity for place in places], "glimpse")
+    glimpses = {
+        found.row[0]: replies.glimpse(found, keys.terms_texts, rest) for found, _, rest in seen
+    }
+    found = [
+        ops.Placed(place, glimpses[place.identity])
+        for place in places
+        if place.identity in glimpses
+    ]
+    until = places[-1] if places and len(places) >= asked else None
+    return ops.Newest(tuple(found), until, now)
 
 
 def _count(op: ops.Count, keys: Keys) -> Plan[ops.Counted]:
@@ -509,6 +615,7 @@ MAINTENANCE_PLANS: Final[Plans] = {
     ops.CountDue: _count_due,
     ops.Browse: _browse,
     ops.Scan: _scan,
+    ops.ListNewest: _newest,
     ops.Count: _count,
     ops.Sweep: _sweep,
     ops.Abandon: _abandon,

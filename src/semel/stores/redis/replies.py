@@ -80,13 +80,13 @@ def case(found: Stored, terms_texts: Mapping[TermsId, str], more: Answer) -> Cas
     return rows.case((*found.row, *own, asked, found.due_at, terms, 0))
 
 
-def glimpse(
-    found: Stored, terms_texts: Mapping[TermsId, str], size: object, tries: object
-) -> Glimpse:
-    """A record as lists show it."""
+def glimpse(found: Stored, terms_texts: Mapping[TermsId, str], more: Sequence[Answer]) -> Glimpse:
+    """A record as lists show it. ``more``: size, tries, resource, and how its answer begins."""
     identity, state, _, _, _, on_lapse, *times, _, reason, _ = found.row
-    told = (*times, found.due_at, time(tries), reason, size, terms_texts.get(found.terms), 0)
-    return rows.glimpse((identity, state, on_lapse, *found.origin, *told))
+    size, tries, resource, start = fields(more, 4)[:4]
+    told = (*times, found.due_at, time(tries), reason, size, start, optional_text(resource))
+    terms = terms_texts.get(found.terms)
+    return rows.glimpse((identity, state, on_lapse, *found.origin, *told, terms, 0))
 
 
 def written(identity: Identity, answer: Answer) -> ops.Written:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from semel.core import operations as ops
 from semel.core.operations.maintenance import Work
-from semel.core.records import DUTY_NUMBERS, STATE_NUMBERS, Identity, State
+from semel.core.records import DUTY_NUMBERS, STATE_NUMBERS, Duty, Identity, State
 from semel.core.states import RecordEvent
 from semel.core.texts import exact, indexed, shown
 from semel.errors import ConfigurationError, StoreUnavailable
@@ -41,7 +41,9 @@ REAPED: Final = {
 
 UNSETTLED: Final = frozenset((State.PENDING, State.IN_PROGRESS, State.UNKNOWN))
 LAST: Final = 2**63 - 1
-"""After every entry of the audit."""
+"""After every entry of the audit, and every time."""
+LAST_IDENTITY: Final = Identity(b"\xff" * 33)
+"""After every identity."""
 
 # ── pages: what is due, and lists ─────────────────────────────────────────────────────────────────
 
@@ -92,6 +94,21 @@ def _scan(op: ops.Scan) -> Plan[ops.Scanned]:
     page = [read.glimpse(row) for row in rows]
     found = tuple([each for each in page if each.state in op.states])
     return ops.Scanned(found, _until(rows, op.limit), (yield from clock_of(rows)))
+
+
+def _newest(op: ops.ListNewest) -> Plan[ops.Newest]:
+    before = op.before or ops.DuePlace(LAST, LAST_IDENTITY)
+    rows, identity = list[Any](), before.identity
+    if before.due_at is not None:
+        where = {"duty": DUTY_NUMBERS[op.duty], "due": before.due_at, "identity": identity}
+        rows += yield Statement("newest", {**where, "limit": op.limit})
+        identity = LAST_IDENTITY
+    if op.duty is Duty.ASK and len(rows) < op.limit:
+        more = {"identity": identity, "limit": op.limit - len(rows)}
+        rows += yield Statement("newest_dead", more)
+    found = tuple(map(read.placed, rows))
+    until = found[-1].place if found and len(found) >= op.limit else None
+    return ops.Newest(found, until, (yield from clock_of(rows)))
 
 
 def _count(op: ops.Count) -> Plan[ops.Counted]:
@@ -260,6 +277,23 @@ def _browse_effects(op: ops.BrowseEffects) -> Plan[ops.Effects]:
     return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
 
 
+def _newest_effects(op: ops.ListNewestEffects) -> Plan[ops.NewestEffects]:
+    name = None if op.name is None else shown(op.name)
+    if op.shelf is ops.Shelf.DEAD:
+        number = LAST if op.before is None else op.before.number
+        where: dict[str, object] = {"number": number}
+        rows = yield Statement("newest_dead_effects", {**where, "name": name, "limit": op.limit})
+    else:
+        due_at, number = LAST, LAST
+        if op.before is not None and op.before.due_at is not None:
+            due_at, number = op.before.due_at, op.before.number
+        where = {"shelf": op.shelf.value, "due": due_at, "number": number}
+        rows = yield Statement("newest_effects", {**where, "name": name, "limit": op.limit})
+    found = tuple([read.effect(row[3:]) for row in rows if row[2]])
+    until = read.effect_place(rows[-1]) if rows and len(rows) >= op.limit else None
+    return ops.NewestEffects(found, len(rows), until, (yield from clock_of(rows)))
+
+
 def _find_effect(op: ops.FindEffect) -> Plan[ops.Effects]:
     rows = yield Statement("find_effect", {"key": op.key})
     return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
@@ -279,6 +313,7 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.CountDue: _count_due,
     ops.Browse: _browse,
     ops.Scan: _scan,
+    ops.ListNewest: _newest,
     ops.Count: _count,
     ops.ListBelongings: _belongings,
     ops.ListUnlike: _unlike,
@@ -300,6 +335,7 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.MarkFailed: _mark_failed,
     ops.Requeue: _requeue,
     ops.BrowseEffects: _browse_effects,
+    ops.ListNewestEffects: _newest_effects,
     ops.FindEffect: _find_effect,
     ops.NoteEvent: _note_event,
 }

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.core import terms
 from semel.core.operations.audit import AuditEntry, Belonging, Exhibit
+from semel.core.operations.lists import DuePlace, EffectPlace, Placed
 from semel.core.operations.requests import Applied
 from semel.core.records import (
     ON_LAPSE_NUMBERS,
@@ -27,6 +28,7 @@ from semel.core.records import (
     State,
     whole_origin,
 )
+from semel.core.stored.snapshot import status_in
 from semel.errors import StoreCorrupt
 from semel.stores.base import due_at, next_look
 
@@ -94,8 +96,8 @@ _TIMES: Final = "now at created_at leased_until expires_at forget_at retired_at 
 _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys((*_TIMES.split(), "delivered_at", "alive_until"), _time),
     **dict.fromkeys(("identity", "fence", "fields", "snapshot"), _bytes),
-    **dict.fromkeys(("request", "journal", "payload"), _bytes),
-    **dict.fromkeys(("tries", "size"), _count),
+    **dict.fromkeys(("request", "journal", "payload", "start"), _bytes),
+    **dict.fromkeys(("tries", "size", "place"), _count),
     "state": _state,
     "on_lapse": _on_lapse,
 }
@@ -135,12 +137,13 @@ _OF_CASE: Final = Layout(
 )
 _GLIMPSE: Final = Layout(
     "identity state on_lapse tenant method path key created_at leased_until? expires_at? "
-    "forget_at? due_at? tries? reason? size? said? now"
+    "forget_at? due_at? tries? reason? size? start? resource? said? now"
 )
 _EFFECT: Final = Layout(
     "key identity? name payload order? tries created_at error? dead_at? delivered_at? "
     "provider_id? due_at? leased_until? application now"
 )
+_EFFECT_PLACE: Final = Layout("due_at? place")
 EFFECT_STATE: Final = Layout("shelf? fence? leased_until? now")
 _WRITTEN: Final = Layout("state? leased_until? expires_at? now")
 RECIPE: Final = Layout("recipe previous? alive_until? now")
@@ -216,7 +219,7 @@ def case_and_now(rows: Rows) -> tuple[Case | None, Micros]:
 def glimpse(row: Row) -> Glimpse:
     """A glimpse from the columns of ``scan``."""
     identity, state, on_lapse, *rest = _GLIMPSE.read(row)
-    tenant, method, path, key, created_at, *times, tries, reason, size, said, _ = rest
+    tenant, method, path, key, created_at, *times, tries, reason, size, start, made, said, _ = rest
     leased_until, expires_at, forget_at, _ = times
     agreed = None if said is None else terms.read(said)
     return Glimpse(
@@ -232,13 +235,26 @@ def glimpse(row: Row) -> Glimpse:
         tries or 0,
         reason,
         size,
+        None if start is None else status_in(start),
+        made,
         agreed,
     )
+
+
+def placed(row: Row) -> Placed:
+    """The same, with the place it stands at: by the column, whatever the record says."""
+    seen = glimpse(row)
+    return Placed(DuePlace(row[11], seen.identity), seen)
 
 
 def effect(row: Row) -> Effect:
     """An effect from the columns of ``browse_effects``."""
     return Effect(*_EFFECT.read(row)[:-1])
+
+
+def effect_place(row: Row) -> EffectPlace:
+    """Where the effect of a row of ``newest_effects`` stands, whether it is listed or not."""
+    return EffectPlace(*_EFFECT_PLACE.read(row[:2]))
 
 
 def now_in(rows: Rows) -> Micros:

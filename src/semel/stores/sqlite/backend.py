@@ -37,7 +37,11 @@ _CAPABILITIES: Final = base.Capabilities(
 _NOT_HERE: Final = object()
 
 LISTINGS: Final = frozenset(
-    {ops.Due, ops.Browse, ops.Scan, ops.BrowseEffects, ops.FindEffect, ops.WhoLeads}
+    {
+        *(ops.Due, ops.CountDue, ops.Browse, ops.Scan, ops.Count, ops.ListNewest),
+        *(ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect, ops.BrowseAudit),
+        *(ops.ListBelongings, ops.ListUnlike, ops.WhoLeads),
+    }
 )
 """They may read much, and need no write lock. In an event loop they run in a thread."""
 _LOOKS: Final = frozenset({ops.Fetch, ops.Recall, *LISTINGS})

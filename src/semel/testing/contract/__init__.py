@@ -7,6 +7,7 @@ compares the replies.
 records            claims, the state table, races, bytes, recipes
 work               deferred requests, recovery points, inquiries
 maintenance        what is due, browsing, sweeping, reaping, leading, retiring
+lists              pages for people, newest first
 outbox             effects, and events of providers
 audit              the audit, erasure, encryption
 declared           what a store says it can do
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from semel.core.operations.requests import Agree
 from semel.core.records import Micros
 from semel.stores.base import Backend
-from semel.testing.contract import audit, declared, maintenance, outbox, records, work
+from semel.testing.contract import audit, declared, lists, maintenance, outbox, records, work
 from semel.testing.contract.harness import Harness
 
 __all__ = ["EFFECTS", "SUITE", "Harness", "suite", "under_test"]
@@ -35,12 +36,12 @@ SUITE: tuple[type, ...] = (
     *(maintenance.Duties, maintenance.KnownRecords, maintenance.Browsing, maintenance.Scanning),
     *(maintenance.Counting, maintenance.Sweeping, maintenance.Abandoning, maintenance.Reaping),
     *(maintenance.LeaderElection, maintenance.Retiring),
-    *(outbox.ProviderEvents, audit.Auditing, audit.Erasing, audit.Resealing),
+    *(lists.NewestFirst, outbox.ProviderEvents, audit.Auditing, audit.Erasing, audit.Resealing),
 )
 """For every store."""
 EFFECTS: tuple[type, ...] = (
     *(outbox.Taking, outbox.Ordered, outbox.Delivering, outbox.DeadLetters),
-    *(audit.AuditingEffects, audit.ResealingEffects),
+    *(lists.NewestEffectsFirst, audit.AuditingEffects, audit.ResealingEffects),
 )
 """For stores with an outbox."""
 

@@ -8,7 +8,8 @@ SELECT record.identity, record.state, record.on_lapse, record.tenant, record.met
        record.`key`, record.created_at, record.leased_until,
        CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
-       record.due_at, record.tries, record.reason, length(record.snapshot) AS size, terms.said,
+       record.due_at, record.tries, record.reason, length(record.snapshot) AS size,
+       substr(record.snapshot, 1, 21) AS start, record.resource, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms

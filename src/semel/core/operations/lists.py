@@ -1,0 +1,104 @@
+"""Store operations for lists that people look at: what came last comes first, at a bounded cost.
+
+No index says when a record was made: every request would have to write it. The index of duties is
+there anyway: whose turn it is, and from when on. Read backwards it is nearly a list by time:
+
+    completed                  by completion plus retention
+    failed_retryable, expired  by when they are forgotten
+    in_progress                by the end of the lease
+    pending, unknown           by when a worker or a probe may try (again)
+    dead letters               they have no time, and stand last, by identity
+
+`semel.operators.lists` makes lists in order of time from these: it knows the retention that each
+record was promised, and sorts what is unsettled, of which there is little.
+
+A page costs what its limit says, however many records there are. Only dead letters are sorted by
+PostgreSQL and SQLite, all of them for each page. Records that change while somebody pages may be
+missed or seen twice; those that do not are seen once, also where many have the same time.
+"""
+
+from __future__ import annotations
+
+from semel.core.frozen import value
+from semel.core.operations.outbox import Shelf
+from semel.core.operations.requests import StoreOperation
+from semel.core.records import Duty, Effect, Glimpse, Identity, Micros
+
+# ── records ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@value
+class DuePlace:
+    """A place among the records of one duty: they stand by time, at the same time by identity.
+
+    ``due_at`` is as the store's index has it, which may be coarser or older than what the record
+    says. None: among the dead letters.
+    """
+
+    due_at: Micros | None
+    identity: Identity
+
+
+@value
+class Placed:
+    """A record of a list, and where it stands."""
+
+    place: DuePlace
+    glimpse: Glimpse
+
+
+@value
+class Newest:
+    """A page; ``until``: before that place it goes on. None: there are no more."""
+
+    found: tuple[Placed, ...]
+    until: DuePlace | None
+    now: Micros
+
+
+@value
+class ListNewest(StoreOperation[Newest]):
+    """The records of one duty, latest due first, before a place that need not be taken."""
+
+    duty: Duty
+    limit: int
+    before: DuePlace | None = None
+
+
+# ── effects ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@value
+class EffectPlace:
+    """A place on one shelf: by time, at the same time in the order in which effects were written.
+
+    ``due_at`` None: on the shelf of the dead, where that order is all there is.
+    """
+
+    due_at: Micros | None
+    number: int
+
+
+@value
+class NewestEffects:
+    """Those of the page; ``until``: how far was looked. None: to the end, there are no more."""
+
+    effects: tuple[Effect, ...]
+    looked: int
+    until: EffectPlace | None
+    now: Micros
+
+
+@value
+class ListNewestEffects(StoreOperation[NewestEffects]):
+    """Of the next ``limit`` effects on a shelf, latest due first, before ``before``: those of one
+    name, or all.
+
+    Dead ones come newest first, delivered ones by when they are forgotten, and waiting ones by when
+    they may be tried (again).
+    """
+
+    shelf: Shelf
+    limit: int
+    name: str | None = None
+    before: EffectPlace | None = None

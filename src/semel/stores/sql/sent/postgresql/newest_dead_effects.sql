@@ -1,0 +1,14 @@
+-- Written by `python -m tools.queries` from queries/newest_dead_effects.sql: change that file.
+-- newest_dead_effects: the same on the shelf of the dead, where effects have no time.
+-- takes: $1 number $2 name $3 limit
+-- gives: due_at, place, whether it is of that name, the effect, which has a payload only then; now
+-- why: the index has them in the order in which they were written.
+SELECT due_at, place,
+       CASE WHEN CAST($2 AS text) IS NULL OR name = CAST($2 AS text) THEN 1 ELSE 0 END,
+       key, identity, name,
+       CASE WHEN CAST($2 AS text) IS NULL OR name = CAST($2 AS text) THEN payload END,
+       order_key, tries, created_at, error, dead_at, delivered_at, provider_id, due_at,
+       leased_until, application, (extract(epoch from clock_timestamp()) * 1000000)::bigint
+FROM semel_effect
+WHERE state = 'dead' AND due_at IS NULL AND place < $1
+ORDER BY place DESC LIMIT $3
