@@ -6,7 +6,7 @@ It is settings and the public face. Making one does no I/O. What a process does 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from semel.console import Authorize, Console
     from semel.inbox.inbox import Inbox, Reader
     from semel.once import Once
+    from semel.operators.approvals import TwoPersonRule
     from semel.operators.operator import Operator
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
@@ -402,18 +403,25 @@ class Guard:
         return Operator(self, app)
 
     def console(
-        self, *, authorize: Authorize, app: Any = None, hosts: Sequence[str] | None = None
+        self,
+        *,
+        authorize: Authorize,
+        app: Any = None,
+        hosts: Sequence[str] | None = None,
+        two_person: TwoPersonRule | str | Collection[str] | None = None,
     ) -> Console:
         """The console for operators: an ASGI application to mount, with a ``wsgi`` for the others.
 
         ``authorize`` is given the request and returns who it is, a
         `semel.console.ConsoleUser(name, roles)`, or None: nobody is let in without. ``app``: the
         application, for policies that are tagged on its endpoints. ``hosts``: the names under
-        which the console answers, where nothing in front of it checks them.
+        which the console answers, where nothing in front of it checks them. ``two_person``: acts
+        that a second person must approve, ``"all"`` or some of ``evict``, ``free``, ``absent``,
+        ``erase`` and ``drop``.
         """
         from semel.console import Console
 
-        return Console(self, authorize, app=app, hosts=hosts)
+        return Console(self, authorize, app=app, hosts=hosts, two_person=two_person)
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────
 

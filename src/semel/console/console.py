@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import cached_property
@@ -38,6 +38,7 @@ from semel.core.frozen import is_async
 from semel.core.records import Request, Response
 from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.log import log
+from semel.operators.approvals import TwoPersonRule, two_person_rule
 from semel.operators.operator import Operator
 from semel.runtime.flow_runner import call
 from semel.web.asgi import asked
@@ -64,6 +65,8 @@ class Console:
       function. What it raises is a refusal.
     - ``app``: the application around which the guard stands, for its routes and their policies.
     - ``hosts``: the names under which the console answers; None: the application has checked.
+    - ``two_person``: the acts that a second person must approve: ``"all"``, or some of ``evict``,
+      ``free``, ``absent``, ``erase`` and ``drop``. None needs a second person unless it is said.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Console:
         *,
         app: Any = None,
         hosts: Iterable[str] | None = None,
+        two_person: TwoPersonRule | str | Collection[str] | None = None,
     ) -> None:
         if not callable(authorize):
             raise ConfigurationError(
@@ -83,6 +87,7 @@ class Console:
         self._authorize = authorize
         self._app = app
         self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
+        self._rule = two_person_rule(two_person)
         self._pools: dict[int, _Threads] = {}
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────────
@@ -200,7 +205,7 @@ class Console:
         if not user.may(found.role):
             said = f"This needs the role {found.role.value}; you are {user.highest.value}."
             raise ConsoleRefusal(403, said)
-        view = View(given, user, self._guard, self._app, self._operator, named)
+        view = View(given, user, self._guard, self._app, self._operator, named, self._rule)
         return _shown(view, found, found.run(view))
 
     @cached_property

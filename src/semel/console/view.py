@@ -14,6 +14,7 @@ from semel.console.requests import ConsoleRefusal, ConsoleRequest, Fields
 from semel.console.roles import ConsoleUser, Role
 from semel.core.frozen import frozen
 from semel.core.records import Identity, Micros
+from semel.operators.approvals import Approvals, TwoPersonRule
 from semel.operators.operator import Operator
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class View:
         app: Any,
         operator: Operator,
         named: Mapping[str, str],
+        rule: TwoPersonRule | None = None,
     ) -> None:
         self.request = request
         self.user = user
@@ -43,6 +45,8 @@ class View:
         """Does the work; every act is in the audit under ``by=view.user.name``."""
         self.named = named
         """What the path of a screen says: of ``records/{identity}``, the identity."""
+        self.approvals = Approvals(operator, rule or TwoPersonRule())
+        """Does what cannot be undone, or has a second person approve it first."""
 
     @property
     def query(self) -> Fields:
