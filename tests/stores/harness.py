@@ -33,6 +33,8 @@ TIMES = {
     "semel_effect": "created_at due_at leased_until delivered_at dead_at",
     "semel_event": "forget_at",
     "semel_leader": "leased_until",
+    "semel_notable": "at forget_at",
+    "semel_worker": "seen_at until",
 }
 """Every column that holds a time."""
 TABLES = (*TIMES, "semel_terms", "semel_audit")
@@ -268,6 +270,13 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
       if (all[n + 1] + 1) % 17592186044416 ~= 0 then
         redis.call('ZADD', key, string.format('%.0f', all[n + 1] - ARGV[2] / 1000), all[n])
       end
+    end
+  elseif kind == 'stream' and string.find(key, ':notables$') then
+    local all = redis.call('XRANGE', key, '-', '+')
+    redis.call('DEL', key)
+    for _, entry in ipairs(all) do
+      for n = 2, 4, 2 do entry[2][n] = moved(entry[2][n]) end
+      redis.call('XADD', key, entry[1], unpack(entry[2]))
     end
   elseif kind == 'zset' and not string.find(key, ':made$') then
     local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')

@@ -11,7 +11,7 @@ import pytest
 from semel.core import operations as ops
 from semel.core.records import State
 from semel.stores.postgres import PostgresBackend
-from semel.testing.contract import audit, declared, lists, maintenance, outbox
+from semel.testing.contract import audit, declared, lists, maintenance, notables, outbox
 from semel.testing.contract.records import RETENTION, TERMS, new_fence, reach
 from tests.stores.harness import EACH_ONCE, OUTBOXES, Harness, emptied, server_of
 from tests.waiting import PATIENCE, until
@@ -106,6 +106,12 @@ class TestErasing(audit.Erasing): ...
 
 
 class TestResealing(audit.Resealing): ...
+
+
+class TestNotables(notables.Notables): ...
+
+
+class TestHeartbeats(notables.Heartbeats): ...
 
 
 @WITH_OUTBOX

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations import audit, lists, maintenance, outbox, requests
+from semel.core.operations import audit, lists, maintenance, notables, outbox, requests, workers
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import State
 from semel.core.states import TABLE, RecordEvent
@@ -39,9 +39,9 @@ def test_what_a_script_may_do_is_its_first_line(name: str) -> None:
     assert b"no-writes" not in script(name).text.partition(b"\n")[0]
 
 
-def test_only_what_begins_something_is_refused_when_memory_is_full() -> None:
+def test_only_what_begins_something_or_is_not_needed_is_refused_when_memory_is_full() -> None:
     refused = {name for name in SCRIPTS if "allow-oom" not in sources()[name].partition("\n")[0]}
-    assert refused == {"claim", "accept", "note", "register", "agree"}
+    assert refused == {"claim", "accept", "note", "register", "agree", "write_notable"}
 
 
 def test_every_event_of_the_table_is_some_scripts() -> None:
@@ -67,7 +67,7 @@ def test_a_script_names_only_the_states_its_events_lead_to(name: str) -> None:
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
     asked: set[type[StoreOperation[Any]]] = set()
-    for module in (requests, maintenance, lists, outbox, audit):
+    for module in (requests, maintenance, lists, outbox, audit, notables, workers):
         for each in vars(module).values():
             if isinstance(each, type) and issubclass(each, StoreOperation):
                 asked.add(each)

@@ -52,6 +52,7 @@ EACH_DIALECT = pytest.mark.parametrize("name", DIALECTS)
 IDENTITY, FENCE, SEEN = Identity(bytes(32)), Fence(b"f" * 16), Fence(b"s" * 16)
 ORIGIN = Origin("tenant", "POST", "/", "key")
 ACT = ops.Act("ann", "because")
+WORKER = ops.WorkerInfo("id", "", "worker", "run", "host", 1, "1.0")
 OPERATIONS: list[ops.StoreOperation[Any]] = [
     ops.requests.Claim(IDENTITY, FENCE, "v1:", b"", ORIGIN, 1),
     ops.requests.Read(IDENTITY),
@@ -114,6 +115,14 @@ OPERATIONS: list[ops.StoreOperation[Any]] = [
     ops.audit.ResealEffect("key", b"", b""),
     ops.audit.Remark(ops.Verb.ERASE, ACT, "tenant"),
     ops.audit.BrowseAudit(1),
+    ops.notables.WriteNotables((ops.notables.Notable(ops.notables.NotableKind.REPLAY),), 1),
+    ops.notables.BrowseNotables(1),
+    ops.notables.BrowseNotables(1, identity=IDENTITY),
+    ops.notables.EraseNotables("tenant", 1),
+    ops.notables.Prune(1),
+    ops.workers.Beat(WORKER, 1),
+    ops.workers.Beat(WORKER, None),
+    ops.workers.ListWorkers(1),
 ]
 FOLLOWING = {
     "read_terms",
@@ -125,6 +134,8 @@ FOLLOWING = {
     "sweep",
     "purge_effects",
     "purge_events",
+    "purge_surplus",
+    "purge_workers",
 }
 """Statements that are never the first of a plan."""
 
@@ -234,6 +245,8 @@ def test_every_operation_of_a_store_has_a_plan() -> None:
         *vars(ops.lists).values(),
         *vars(ops.outbox).values(),
         *vars(ops.audit).values(),
+        *vars(ops.notables).values(),
+        *vars(ops.workers).values(),
     ]
     every = {item for item in named if isinstance(item, type)}
     asked = {item for item in every if issubclass(item, ops.StoreOperation)} - {ops.StoreOperation}

@@ -9,12 +9,12 @@ from types import ModuleType
 import pytest
 
 from semel.testing import contract
-from semel.testing.contract import audit, lists, maintenance, outbox, records, work
+from semel.testing.contract import audit, lists, maintenance, notables, outbox, records, work
 from tests.stores import test_contract, test_contract_rounds
 
 pytest_plugins = ["pytester"]
 
-PARTS = (records, work, maintenance, lists, outbox, audit)
+PARTS = (records, work, maintenance, lists, outbox, audit, notables)
 
 TESTS = """
 from datetime import timedelta

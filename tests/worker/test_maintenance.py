@@ -21,6 +21,7 @@ from semel.core.flow import run
 from semel.core.maintenance import ONE_WRITER, PACE, Pace, tend
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep, Tended
+from semel.core.operations.notables import Prune
 from semel.core.operations.outbox import Enqueue, NoteEvent
 from semel.core.operations.requests import Accept, Agree, Claim, Read
 from semel.core.records import Fence, Identity, OnLapse, Origin, State
@@ -150,7 +151,7 @@ class TestARound:
         assert upkeep.more
         steps = [
             [kind, PauseBetweenLooks, kind, PauseBetweenLooks, kind]
-            for kind in (Sweep, Abandon, Reap)
+            for kind in (Sweep, Abandon, Reap, Prune)
         ]
         assert asked == [step for kind in steps for step in kind]  # between steps others may write
 

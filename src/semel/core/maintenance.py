@@ -20,6 +20,7 @@ from semel.core.operations.acts import Act, Verb, act
 from semel.core.operations.audit import Belonging, Erase, Remark
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Abandon, Count, Reap, Sweep, Tended
+from semel.core.operations.notables import Prune
 from semel.core.operations.requests import Applied, Conflicting, Register, StoreOperation
 from semel.core.records import Identity, Micros, State
 from semel.core.stored import snapshot
@@ -54,11 +55,12 @@ class MaintenanceReport:
 
 
 def tend(pace: Pace = PACE) -> Flow[MaintenanceReport]:
-    """One round: lapse, abandon, expire and forget, each record by its own terms."""
+    """One round: lapse, abandon, expire and forget, each record by its own terms; then notables."""
     steps: tuple[StoreOperation[Tended], ...] = (
         Sweep(pace.batch),
         Abandon(pace.batch, _abandoned()),
         Reap(pace.batch),
+        Prune(pace.batch),
     )
     counts: Counter[str] = Counter()
     more = False

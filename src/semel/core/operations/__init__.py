@@ -5,6 +5,8 @@ maintenance   for workers, maintenance and operators
 lists         pages, newest first, for people
 outbox        effects, and events of providers
 audit         audit, erasure, encryption
+notables      what operators want to see later, and no record keeps
+workers       who looks after the records, and when they were last seen
 acts          what people and evidence do to records
 handler       what a handler comes to, and operations that no store performs
 
@@ -17,5 +19,7 @@ from semel.core.operations.audit import *  # noqa: F403
 from semel.core.operations.handler import *  # noqa: F403
 from semel.core.operations.lists import *  # noqa: F403
 from semel.core.operations.maintenance import *  # noqa: F403
+from semel.core.operations.notables import *  # noqa: F403
 from semel.core.operations.outbox import *  # noqa: F403
 from semel.core.operations.requests import *  # noqa: F403
+from semel.core.operations.workers import *  # noqa: F403

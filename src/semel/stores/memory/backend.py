@@ -16,6 +16,7 @@ from semel.stores.base import (
     Store,
     system_clock,
 )
+from semel.stores.memory.notables import MemoryNotables
 from semel.stores.memory.outbox import Answers, MemoryOutbox
 from semel.stores.memory.records import MemoryRecords
 
@@ -44,6 +45,7 @@ class MemoryBackend(PrintableBackend):
             ops.ReadRecipe: self._read_recipe,
             **MemoryRecords(outbox).answers(),
             **outbox.answers(),
+            **MemoryNotables().answers(),
         }
 
     def blocking(self) -> Store:

@@ -9,6 +9,7 @@
     replies            answers of scripts, parsed into records
     plans              operations of requests: which calls they are, what the answers mean  (no I/O)
     plans_maintenance  the same for workers, maintenance, lists and audit, over all buckets (no I/O)
+    plans_notables     the same for notables, and for workers last seen                     (no I/O)
     operation_retry    one operation with all its retries; which node serves which bucket   (no I/O)
     credentials        who a new connection logs in as
     connection         pipelines, whose reply is next, login, the checks of a server        (no I/O)

@@ -59,6 +59,9 @@ class Keys:
         )
         self.terms = self.named("terms", "all")
         """The bucket and the key of the list of all terms."""
+        bucket, workers = self.named("workers", "all")
+        self.workers = (bucket, workers, self.named("beats", "all")[1])
+        """The bucket of workers, and the keys of what is known of each, and until when."""
         self.primary = self.named("primary", "all")[1]
         """The key of the note about which server is the primary."""
 
@@ -98,6 +101,10 @@ class Keys:
     def audit(self, bucket: int) -> bytes:
         """A stream: the acts of operators on the bucket's records."""
         return self._heads[bucket] + b"audit"
+
+    def notables(self, bucket: int) -> bytes:
+        """A stream: what is worth a look of the bucket's records."""
+        return self._heads[bucket] + b"notables"
 
     def pulse(self, bucket: int) -> bytes:
         """Written before a WAIT, which then waits for all that the node did until then."""

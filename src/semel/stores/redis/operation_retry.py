@@ -20,11 +20,12 @@ from semel.stores.redis.commands import ANY, BUCKETS, SLOT_OF, SLOTS, Keys, Redi
 from semel.stores.redis.errors import RedisFault, Remedy, not_served, store_error, timed_out
 from semel.stores.redis.plans import REQUEST_PLANS, Plan
 from semel.stores.redis.plans_maintenance import MAINTENANCE_PLANS
+from semel.stores.redis.plans_notables import NOTABLE_PLANS
 from semel.stores.redis.settings import NodeAddress, RedisSettings
 
 R = TypeVar("R")
 
-PLANS: Final = {**REQUEST_PLANS, **MAINTENANCE_PLANS}
+PLANS: Final = {**REQUEST_PLANS, **MAINTENANCE_PLANS, **NOTABLE_PLANS}
 
 REDIRECTIONS: Final = 16
 """How often a call is redirected, or sent again at once, before that is an error."""

@@ -25,9 +25,7 @@ from semel.core.records import DUTY_NUMBERS, Case, Duty, Fence, Identity, Micros
 from semel.core.states import RecordEvent
 from semel.core.terms import Terms
 from semel.core.texts import shown
-from semel.errors import ConfigurationError
 from semel.stores.base import is_due
-from semel.stores.options import whole
 from semel.stores.redis import replies
 from semel.stores.redis.commands import (
     BUCKETS,
@@ -40,6 +38,7 @@ from semel.stores.redis.commands import (
 )
 from semel.stores.redis.layout import RANK, Stored
 from semel.stores.redis.plans import Plan, Plans, read_terms, record_call, signed
+from semel.stores.redis.plans_notables import TIME, StreamPlace, place_of, stream_entries
 from semel.stores.redis.replies import Answer
 from semel.stores.sql import rows
 
@@ -63,8 +62,6 @@ LAPSED_TO: Final[Mapping[State, RecordEvent]] = {
 PAGE: Final = 1000
 """How many records are asked for at once. The answers are some hundred kB, unless requests and
 snapshots are large."""
-
-TIME: Final = ("TIME",)
 
 
 def _in_pages(calls: Sequence[RedisCall], least: int) -> Plan[list[Sequence[Any]]]:
@@ -563,51 +560,29 @@ def _remark(op: ops.Remark, keys: Keys) -> Plan[ops.Remarked]:
     return ops.Remarked(replies.time(replies.fields(answer, 1)[0]))
 
 
-class _Place(NamedTuple):
-    """The place of an entry in the audit: its number in a stream, and the bucket of the stream."""
-
-    millis: int
-    sequence: int
-    bucket: int
-
-
 def _browse_audit(op: ops.BrowseAudit, keys: Keys) -> Plan[ops.AuditEntries]:
     """The newest entries of all buckets before ``op.before``, the newest first."""
-    before: _Place | None = None
-    if op.before is not None:
-        numbers = [whole(each) for each in op.before.split("-")]
-        known = [each for each in numbers if each is not None]
-        if len(numbers) != 3 or len(known) != 3:
-            raise ConfigurationError("this is no place in the audit of this store")
-        before = _Place(*known)
+    before = place_of(op.before, "audit")
     calls = [RedisCall(0, TIME)]
     for bucket in range(BUCKETS):
-        start = "+"
-        if before is not None:  # in later buckets, the entry of this number is not before it
-            start = f"{'' if bucket < before.bucket else '('}{before.millis}-{before.sequence}"
+        start = before.start(bucket) if before else "+"
         words = ("XREVRANGE", keys.audit(bucket), start, "-", "COUNT", op.limit)
         calls.append(RedisCall(bucket, words))
     time, *answers = yield calls
-    found: list[tuple[_Place, Sequence[Any]]] = []
-    for bucket, answer in enumerate(answers):
-        for number, fields in replies.fields(answer, 0):
-            millis, _, sequence = replies.text(number).partition("-")
-            found.append((_Place(int(millis), int(sequence), bucket), fields))
-    found.sort(key=lambda item: item[0], reverse=True)
-    entries = tuple([_entry(place, fields) for place, fields in found[: op.limit]])
+    found = [pair for each, answer in enumerate(answers) for pair in stream_entries(each, answer)]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    entries = tuple([_entry(*pair) for pair in found[: op.limit]])
     return ops.AuditEntries(entries, replies.clock(time))
 
 
-def _entry(place: _Place, flat: Sequence[Any]) -> ops.AuditEntry:
-    held: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+def _entry(place: StreamPlace, held: dict[bytes, bytes]) -> ops.AuditEntry:
     own, at = held.get(b"identity"), replies.time(held.get(b"at"))
     identity = None if own is None else Identity(own)
     verb, by, reason = (replies.text(held.get(name)) for name in (b"verb", b"by", b"reason"))
     subject, before, after = (
         replies.optional_text(held.get(name) or None) for name in (b"subject", b"before", b"after")
     )
-    name = f"{place.millis}-{place.sequence}-{place.bucket}"
-    return ops.AuditEntry(name, at, verb, by, reason, identity, subject, before, after)
+    return ops.AuditEntry(place.text, at, verb, by, reason, identity, subject, before, after)
 
 
 MAINTENANCE_PLANS: Final[Plans] = {

@@ -104,6 +104,8 @@ NEEDED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "semel_recipe": (("INSERT", "UPDATE"), "route"),
     "semel_terms": (("INSERT",), "route"),
     "semel_audit": (("INSERT",), "verb"),
+    "semel_notable": (("INSERT", "DELETE"), "kind"),
+    "semel_worker": (_ALL, "role"),
 }
 """Of each table what is done to it, and one of its columns to try that with."""
 

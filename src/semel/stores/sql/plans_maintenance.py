@@ -41,7 +41,7 @@ REAPED: Final = {
 
 UNSETTLED: Final = frozenset((State.PENDING, State.IN_PROGRESS, State.UNKNOWN))
 LAST: Final = 2**63 - 1
-"""After every entry of the audit, and every time."""
+"""After every entry of the audit, every notable, and every time."""
 LAST_IDENTITY: Final = Identity(b"\xff" * 33)
 """After every identity."""
 
@@ -132,10 +132,16 @@ def _unlike(op: ops.ListUnlike) -> Plan[ops.Exhibits]:
     return ops.Exhibits(found, _until(rows, op.limit), (yield from clock_of(rows)))
 
 
+def _place(before: str | None, where: str) -> int:
+    """The number of a place, to go on before it."""
+    number = LAST if before is None else whole(before)
+    if number is None or number > LAST:
+        raise ConfigurationError(f"this is no place in the {where} of this store")
+    return number
+
+
 def _browse_audit(op: ops.BrowseAudit) -> Plan[ops.AuditEntries]:
-    before = LAST if op.before is None else whole(op.before)
-    if before is None or before > LAST:
-        raise ConfigurationError("this is no place in the audit of this store")
+    before = _place(op.before, "audit")
     rows = yield Statement("browse_audit", {"before": before, "limit": op.limit})
     return ops.AuditEntries(tuple(map(read.entry, rows)), (yield from clock_of(rows)))
 
@@ -200,6 +206,88 @@ def _retire(op: ops.Retire) -> Plan[ops.Retired]:
 def _remark(op: ops.Remark) -> Plan[ops.Remarked]:
     params = {"verb": op.verb.value, "subject": shown(op.subject), **act_params(op.act)}
     return ops.Remarked(now_in((yield Statement("remark", params))))
+
+
+# ── notables and workers ──────────────────────────────────────────────────────────────────────────
+
+
+def _write_notables(op: ops.WriteNotables) -> Plan[ops.NotablesChanged]:
+    if not op.notables:
+        return ops.NotablesChanged(0, (yield from clock_of(())))
+    identities = [each.identity for each in op.notables if each.identity is not None]
+    places = iter(range(1, 32 * len(identities), 32))
+    given = [
+        {
+            "kind": each.kind.value,
+            "application": indexed(each.application),
+            "route": shown(each.route),
+            "tenant": shown(each.tenant),
+            "which": None if each.identity is None else next(places),
+            "detail": exact(each.detail),
+            "times": each.count,
+        }
+        for each in op.notables
+    ]
+    params = {"notables": dumps(given), "identities": b"".join(identities), "keep": op.keep}
+    rows = yield Statement("write_notables", params)
+    return ops.NotablesChanged(len(rows), now_in(rows))
+
+
+def _browse_notables(op: ops.BrowseNotables) -> Plan[ops.NotableEntries]:
+    params: dict[str, object] = {
+        "before": _place(op.before, "notables"),
+        "limit": op.limit,
+        "all": int(not op.kinds),
+        "names": names(op.kinds),
+        "anywhere": int(op.route is None),
+        "route": shown(op.route or ""),
+    }
+    if op.identity is None:
+        rows = yield Statement("browse_notables", params)
+    else:
+        rows = yield Statement("notables_of", {**params, "identity": op.identity})
+    entries = tuple(map(read.notable, rows))
+    until = entries[-1].place if entries and len(entries) >= op.limit else None
+    return ops.NotableEntries(entries, until, (yield from clock_of(rows)))
+
+
+def _erase_notables(op: ops.EraseNotables) -> Plan[ops.NotablesChanged]:
+    whose = {"tenant": shown(op.tenant), "application": indexed(op.application)}
+    rows = yield Statement("erase_notables", {**whose, "limit": op.limit})
+    return ops.NotablesChanged(len(rows), (yield from clock_of(rows)))
+
+
+def _prune(op: ops.Prune) -> Plan[ops.Tended]:
+    old = yield Statement("purge_notables", {"limit": op.limit})
+    surplus = yield Statement("purge_surplus", {"most": ops.MOST_NOTABLES, "limit": op.limit})
+    gone = yield Statement("purge_workers", {"memory": ops.WORKER_MEMORY, "limit": op.limit})
+    counts = {"notables": len(old) + len(surplus), "workers": len(gone)}
+    more = max(len(old), len(surplus), len(gone)) >= op.limit
+    return ops.Tended(
+        {name: count for name, count in counts.items() if count}, more, (yield from clock_of(()))
+    )
+
+
+def _beat(op: ops.Beat) -> Plan[ops.Beaten]:
+    given = op.worker
+    if op.lease is None:
+        rows = yield Statement("leave", {"id": exact(given.id)})
+        return ops.Beaten((yield from clock_of(rows)))
+    texts = {name: shown(getattr(given, name)) for name in ("role", "does", "host", "version")}
+    params = {
+        **texts,
+        "id": exact(given.id),
+        "application": indexed(given.application),
+        "pid": given.pid,
+        "leads": int(given.leading),
+        "lease": op.lease,
+    }
+    return ops.Beaten(now_in((yield Statement("beat", params))))
+
+
+def _list_workers(op: ops.ListWorkers) -> Plan[ops.WorkersSeen]:
+    rows = yield Statement("list_workers", {"limit": op.limit})
+    return ops.WorkersSeen(tuple(map(read.worker, rows)), (yield from clock_of(rows)))
 
 
 # ── the outbox, and providers' events ─────────────────────────────────────────────────────────────
@@ -325,6 +413,12 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.WhoLeads: _who_leads,
     ops.Retire: _retire,
     ops.Remark: _remark,
+    ops.WriteNotables: _write_notables,
+    ops.BrowseNotables: _browse_notables,
+    ops.EraseNotables: _erase_notables,
+    ops.Prune: _prune,
+    ops.Beat: _beat,
+    ops.ListWorkers: _list_workers,
     ops.Enqueue: _enqueue,
     ops.RenewEffects: lambda op: _set("renew_effects", {"fence": op.fence, "lease": op.lease}),
     ops.ResealEffect: lambda op: _set(

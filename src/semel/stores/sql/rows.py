@@ -13,7 +13,9 @@ from typing import Any, Final, TypeAlias
 from semel.core import terms
 from semel.core.operations.audit import AuditEntry, Belonging, Exhibit
 from semel.core.operations.lists import DuePlace, EffectPlace, Placed
+from semel.core.operations.notables import NotableEntry
 from semel.core.operations.requests import Applied
+from semel.core.operations.workers import WorkerInfo, WorkerSeen
 from semel.core.records import (
     ON_LAPSE_NUMBERS,
     STATE_NUMBERS,
@@ -94,10 +96,10 @@ def _on_lapse(value: object, column: str) -> OnLapse:
 
 _TIMES: Final = "now at created_at leased_until expires_at forget_at retired_at due_at dead_at"
 _CHECKS: Final[dict[str, Check]] = {
-    **dict.fromkeys((*_TIMES.split(), "delivered_at", "alive_until"), _time),
+    **dict.fromkeys((*_TIMES.split(), "delivered_at", "alive_until", "seen_at", "until"), _time),
     **dict.fromkeys(("identity", "fence", "fields", "snapshot"), _bytes),
     **dict.fromkeys(("request", "journal", "payload", "start"), _bytes),
-    **dict.fromkeys(("tries", "size", "place"), _count),
+    **dict.fromkeys(("tries", "size", "place", "times", "pid", "leads"), _count),
     "state": _state,
     "on_lapse": _on_lapse,
 }
@@ -153,6 +155,8 @@ DUE: Final = Layout("due_at? now")
 _BELONGING: Final = Layout("identity state fence")
 _EXHIBIT: Final = Layout("identity fence reason? request? journal? snapshot? now")
 _ENTRY: Final = Layout("at verb by reason identity? subject? before? after? now")
+_NOTABLE: Final = Layout("at kind application route tenant identity? detail times now")
+_WORKER: Final = Layout("id application role does host pid version leads seen_at until now")
 
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -306,3 +310,15 @@ def exhibit(row: Row) -> Exhibit:
 def entry(row: Row) -> AuditEntry:
     """An act, from the columns of ``browse_audit``."""
     return AuditEntry(str(row[0]), *_ENTRY.read(row[1:])[:-1])
+
+
+def notable(row: Row) -> NotableEntry:
+    """A notable, from the columns of ``browse_notables``."""
+    return NotableEntry(str(row[0]), *_NOTABLE.read(row[1:])[:-1])
+
+
+def worker(row: Row) -> WorkerSeen:
+    """A worker, from the columns of ``list_workers``."""
+    cells = _WORKER.read(row)
+    cells[7] = bool(cells[7])
+    return WorkerSeen(WorkerInfo(*cells[:8]), *cells[8:10])

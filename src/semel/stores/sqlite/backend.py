@@ -41,6 +41,7 @@ LISTINGS: Final = frozenset(
         *(ops.Due, ops.CountDue, ops.Browse, ops.Scan, ops.Count, ops.ListNewest),
         *(ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect, ops.BrowseAudit),
         *(ops.ListBelongings, ops.ListUnlike, ops.WhoLeads),
+        *(ops.BrowseNotables, ops.ListWorkers),
     }
 )
 """They may read much, and need no write lock. In an event loop they run in a thread."""

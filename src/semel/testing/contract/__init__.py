@@ -10,6 +10,7 @@ maintenance        what is due, browsing, sweeping, reaping, leading, retiring
 lists              pages for people, newest first
 outbox             effects, and events of providers
 audit              the audit, erasure, encryption
+notables           what operators want to see later, and the workers last seen
 declared           what a store says it can do
 harness            the store under test
 event_loop_thread  an event loop for those who do not await
@@ -24,7 +25,16 @@ from contextlib import contextmanager
 from semel.core.operations.requests import Agree
 from semel.core.records import Micros
 from semel.stores.base import Backend
-from semel.testing.contract import audit, declared, lists, maintenance, outbox, records, work
+from semel.testing.contract import (
+    audit,
+    declared,
+    lists,
+    maintenance,
+    notables,
+    outbox,
+    records,
+    work,
+)
 from semel.testing.contract.harness import Harness
 
 __all__ = ["EFFECTS", "SUITE", "Harness", "suite", "under_test"]
@@ -37,6 +47,7 @@ SUITE: tuple[type, ...] = (
     *(maintenance.Counting, maintenance.Sweeping, maintenance.Abandoning, maintenance.Reaping),
     *(maintenance.LeaderElection, maintenance.Retiring),
     *(lists.NewestFirst, outbox.ProviderEvents, audit.Auditing, audit.Erasing, audit.Resealing),
+    *(notables.Notables, notables.Heartbeats),
 )
 """For every store."""
 EFFECTS: tuple[type, ...] = (

@@ -1,4 +1,5 @@
--- Records, recipes, terms, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- Records, recipes, terms, the outbox, events of providers, leaders, the audit,
+-- notables, workers, and the list of migrations.
 -- oldest: 1
 --
 -- Whoever looks after records finds them by (duty, due_at): whose turn it is, and from when on. That
@@ -171,6 +172,44 @@ CREATE TABLE semel_audit (
     subject      text,
     state_before text,
     state_after  text
+);
+
+-- What operators want to see later, and no record keeps; forgotten after a while. Nothing depends on
+-- it.
+CREATE TABLE semel_notable (
+    place       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at          bigint NOT NULL,
+    forget_at   bigint NOT NULL,
+    kind        text NOT NULL,
+    application text NOT NULL,
+    -- Empty: not known. So is the tenant.
+    route       text NOT NULL,
+    tenant      text NOT NULL,
+    identity    bytea CHECK (octet_length(identity) = 32),
+    -- A small JSON object: never a key, a body or a header.
+    detail      text NOT NULL,
+    -- How often it was seen in the same moment.
+    times       bigint NOT NULL
+);
+
+CREATE INDEX semel_notable_identity ON semel_notable (identity, place)
+    WHERE identity IS NOT NULL;
+
+CREATE INDEX semel_notable_forget ON semel_notable (forget_at);
+
+-- Who looks after the records, and when they were last seen.
+CREATE TABLE semel_worker (
+    id          text PRIMARY KEY,
+    application text NOT NULL,
+    role        text NOT NULL,
+    does        text NOT NULL,
+    host        text NOT NULL,
+    pid         bigint NOT NULL,
+    version     text NOT NULL,
+    leads       smallint NOT NULL,
+    seen_at     bigint NOT NULL,
+    -- When it should be heard of again.
+    until       bigint NOT NULL
 );
 
 CREATE TABLE semel_schema (

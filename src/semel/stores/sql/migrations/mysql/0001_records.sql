@@ -1,4 +1,5 @@
--- Records, recipes, terms, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- Records, recipes, terms, the outbox, events of providers, leaders, the audit,
+-- notables, workers, and the list of migrations.
 -- oldest: 1
 --
 -- Text that is compared is kept as bytes: every collation that MariaDB and MySQL share ignores
@@ -162,6 +163,41 @@ CREATE TABLE IF NOT EXISTS semel_audit (
     subject      MEDIUMBLOB,
     state_before VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin,
     state_after  VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What operators want to see later, and no record keeps; forgotten after a while. Nothing depends on
+-- it.
+CREATE TABLE IF NOT EXISTS semel_notable (
+    place       BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    at          BIGINT NOT NULL,
+    forget_at   BIGINT NOT NULL,
+    kind        VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    application VARBINARY(1024) NOT NULL,
+    -- Empty: not known. So is the tenant.
+    route       MEDIUMBLOB NOT NULL,
+    tenant      MEDIUMBLOB NOT NULL,
+    identity    BINARY(32),
+    -- A small JSON object: never a key, a body or a header.
+    detail      MEDIUMTEXT NOT NULL,
+    -- How often it was seen in the same moment.
+    times       BIGINT NOT NULL,
+    KEY semel_notable_identity (identity, place),
+    KEY semel_notable_forget (forget_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Who looks after the records, and when they were last seen.
+CREATE TABLE IF NOT EXISTS semel_worker (
+    id          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+    application VARBINARY(1024) NOT NULL,
+    role        MEDIUMTEXT NOT NULL,
+    does        MEDIUMTEXT NOT NULL,
+    host        MEDIUMTEXT NOT NULL,
+    pid         BIGINT NOT NULL,
+    version     MEDIUMTEXT NOT NULL,
+    leads       TINYINT NOT NULL,
+    seen_at     BIGINT NOT NULL,
+    -- When it should be heard of again.
+    until       BIGINT NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS semel_schema (

@@ -1,4 +1,5 @@
--- Records, recipes, terms, the outbox, events of providers, leaders, the audit, and the list of migrations.
+-- Records, recipes, terms, the outbox, events of providers, leaders, the audit,
+-- notables, workers, and the list of migrations.
 -- oldest: 1
 --
 -- An ordinary rowid table with a unique index on the identity: rows carry snapshots of any size,
@@ -169,6 +170,44 @@ CREATE TABLE semel_audit (
     subject      TEXT,
     state_before TEXT,
     state_after  TEXT
+) STRICT;
+
+-- What operators want to see later, and no record keeps; forgotten after a while. Nothing depends on
+-- it.
+CREATE TABLE semel_notable (
+    place       INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL,
+    at          INTEGER NOT NULL,
+    forget_at   INTEGER NOT NULL,
+    kind        TEXT NOT NULL,
+    application TEXT NOT NULL,
+    -- Empty: not known. So is the tenant.
+    route       TEXT NOT NULL,
+    tenant      TEXT NOT NULL,
+    identity    BLOB CHECK (length(identity) = 32),
+    -- A small JSON object: never a key, a body or a header.
+    detail      TEXT NOT NULL,
+    -- How often it was seen in the same moment.
+    times       INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX semel_notable_identity ON semel_notable (identity, place)
+    WHERE identity IS NOT NULL;
+
+CREATE INDEX semel_notable_forget ON semel_notable (forget_at);
+
+-- Who looks after the records, and when they were last seen.
+CREATE TABLE semel_worker (
+    id          TEXT PRIMARY KEY NOT NULL,
+    application TEXT NOT NULL,
+    role        TEXT NOT NULL,
+    does        TEXT NOT NULL,
+    host        TEXT NOT NULL,
+    pid         INTEGER NOT NULL,
+    version     TEXT NOT NULL,
+    leads       INTEGER NOT NULL,
+    seen_at     INTEGER NOT NULL,
+    -- When it should be heard of again.
+    until       INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE semel_schema (

@@ -1,0 +1,7 @@
+-- leave: a worker ends.
+-- takes: id
+-- gives: now; no row when it was not there
+-- why: one that ends in order is not missed.
+DELETE FROM semel_worker
+WHERE id = :id
+RETURNING {now}
