@@ -33,7 +33,10 @@ IMPORTS: dict[str, set[str]] = {
         *("errors", "log", "core", "stores", "runtime", "web", "worker", "operators", "top"),
     },
     "check": {"errors"},
-    "cli": {"errors", "core", "stores", "runtime", "web", "worker", "operators", "check", "top"},
+    "cli": {
+        *("errors", "core", "stores", "runtime", "web", "worker", "operators", "check", "console"),
+        "top",
+    },
     "top": {
         *("errors", "log", "core", "stores", "runtime", "web", "frameworks"),
         *("outbox", "inbox", "worker", "operators", "console", "cli"),

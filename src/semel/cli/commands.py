@@ -18,6 +18,7 @@ import click
 import semel as library
 from semel.cli import output, targets
 from semel.cli.check import check
+from semel.cli.console import console, users
 from semel.cli.doctor import doctor
 from semel.cli.keys import keys
 from semel.cli.ledger import ledger
@@ -213,5 +214,8 @@ def _act(entry: AuditEntry) -> tuple[str, ...]:
     return (at, entry.verb, what, before, after, entry.by, entry.reason)
 
 
-for each in (check, doctor, routes, keys, unknown, dlq, outbox, ledger, shadow, sql, stats):
+for each in (
+    *(check, console, users, doctor, routes, keys, unknown, dlq, outbox, ledger, shadow),
+    *(sql, stats),
+):
     semel.add_command(each)

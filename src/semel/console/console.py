@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.console import responses
+from semel.console.login import LOGIN, LOGOUT, LoginPages
 from semel.console.render import render, static_files
 from semel.console.requests import (
     MAX_BODY,
@@ -67,6 +68,7 @@ class Console:
     - ``hosts``: the names under which the console answers; None: the application has checked.
     - ``two_person``: the acts that a second person must approve: ``"all"``, or some of ``evict``,
       ``free``, ``absent``, ``erase`` and ``drop``. None needs a second person unless it is said.
+    - ``login``: the pages on which people log in to a standalone console.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Console:
         app: Any = None,
         hosts: Iterable[str] | None = None,
         two_person: TwoPersonRule | str | Collection[str] | None = None,
+        login: LoginPages | None = None,
     ) -> None:
         if not callable(authorize):
             raise ConfigurationError(
@@ -88,6 +91,7 @@ class Console:
         self._app = app
         self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
         self._rule = two_person_rule(two_person)
+        self._login = login
         self._pools: dict[int, _Threads] = {}
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────────
@@ -100,18 +104,12 @@ class Console:
         where, request = asked(scope)
         bare = not where.below.strip("/") and not str(scope["path"]).endswith("/")
 
-        async def respond() -> Response:
+        try:
             body = await _read(receive) if request.method == "POST" else b""
             given = _request(request, where.below, bare, where.root, body)
-            user = await self._aask(request) if _needs_user(given) else None
-            threads = self._threads()
-            return await asyncio.wrap_future(threads.run(lambda: self.answer(given, user)))
-
-        try:
-            answer = await respond()
         except ConsoleRefusal as refusal:
-            answer = _refused(None, None, refusal)
-        return await send_response(_for_method(request, answer), send)
+            return await send_response(_unread(refusal), send)
+        return await send_response(_for_method(request, await self._arespond(given)), send)
 
     def wsgi(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The same for a WSGI server: Flask, Django, or any dispatcher by path."""
@@ -119,15 +117,20 @@ class Console:
         request = request_of(environ, where.path)
         bare = not environ.get("PATH_INFO")
 
-        def respond() -> Response:
-            body = _read_wsgi(environ) if request.method == "POST" else b""
-            return self.respond(_request(request, where.below, bare, where.root, body))
-
         try:
-            answer = respond()
+            body = _read_wsgi(environ) if request.method == "POST" else b""
+            given = _request(request, where.below, bare, where.root, body)
         except ConsoleRefusal as refusal:
-            answer = _refused(None, None, refusal)
-        return send_body(_for_method(request, answer), start_response)
+            return send_body(_unread(refusal), start_response)
+        return send_body(_for_method(request, self.respond(given)), start_response)
+
+    async def _arespond(self, given: ConsoleRequest) -> Response:
+        try:
+            user = await self._aask(given.request) if _needs_user(given) else None
+            running = self._threads().run(lambda: self.answer(given, user))
+        except ConsoleRefusal as refusal:
+            return self._refused(given, None, refusal)
+        return await asyncio.wrap_future(running)
 
     def respond(self, given: ConsoleRequest) -> Response:
         """Ask who it is, and answer; blocking, for adapters of frameworks that use threads."""
@@ -135,7 +138,7 @@ class Console:
             user = self._ask(given.request) if _needs_user(given) else None
             return self._threads().run(lambda: self.answer(given, user)).result()
         except ConsoleRefusal as refusal:
-            return _refused(given, None, refusal)
+            return self._refused(given, None, refusal)
 
     def _threads(self) -> _Threads:
         """Those of this process: a forked child has none of its parent's."""
@@ -175,12 +178,17 @@ class Console:
         try:
             check_host(given.request, self._hosts)
             if given.bare:
-                return responses.redirect(f"./{given.mount}/")
+                return responses.redirect(f"./{given.mount}/" if given.mount else "./")
             if given.path.startswith("static/"):
                 return _static(given)
-            return self._page(given, user)
+            if self._login is None:
+                return self._page(given, user)
+            own = self._login.respond(given)
+            if own is None and user is None and given.method in READS and not given.wants_json:
+                own = responses.redirect(given.url(LOGIN))
+            return own or self._login.renewed(given.request, self._page(given, user))
         except ConsoleRefusal as refusal:
-            return _refused(given, user, refusal)
+            return self._refused(given, user, refusal)
         except StoreUnavailable as error:
             refused = ConsoleRefusal(503, f"The store does not answer: {error}")
         except SemelError as error:
@@ -188,7 +196,7 @@ class Console:
         except Exception:
             log.exception("semel: a page of the console failed: %s", given.path)
             refused = ConsoleRefusal(500, "This page failed. The application's log says why.")
-        return _refused(given, user, refused)
+        return self._refused(given, user, refused)
 
     def _page(self, given: ConsoleRequest, user: ConsoleUser | None) -> Response:
         if user is None or user.highest is None:
@@ -206,77 +214,62 @@ class Console:
             said = f"This needs the role {found.role.value}; you are {user.highest.value}."
             raise ConsoleRefusal(403, said)
         view = View(given, user, self._guard, self._app, self._operator, named, self._rule)
-        return _shown(view, found, found.run(view))
+        return self._shown(view, found, found.run(view))
+
+    def _shown(self, view: View, found: Screen | Action, data: Any) -> Response:
+        """Data as a page, or as JSON; a response that a screen made by itself is a file."""
+        given = view.request
+        if isinstance(data, Response):
+            return data
+        if isinstance(data, Redirect):
+            return responses.redirect(given.url(data.to, data.query))
+        if given.wants_json:
+            return responses.document(200, data)
+        frame = self._frame(given, view.user)
+        refresh = found.refresh if isinstance(found, Screen) else 0
+        own = {"data": data, "title": found.title, "here": found.path, "refresh": refresh}
+        return responses.page(200, render(found.template, **frame, **own))
+
+    def _refused(
+        self, given: ConsoleRequest, user: ConsoleUser | None, refusal: ConsoleRefusal
+    ) -> Response:
+        status, text, headers = refusal.status, refusal.text, refusal.headers
+        if given.wants_json:
+            problem = {"title": text, "status": status}
+            return responses.document(status, problem, headers, problem=True)
+        frame = self._frame(given, user if user is None or user.highest else None)
+        own = {"title": str(status), "here": None, "refresh": 0, "status": status, "text": text}
+        return responses.page(status, render("refused.html", **frame, **own), headers)
+
+    def _frame(self, given: ConsoleRequest, user: ConsoleUser | None) -> dict[str, Any]:
+        """What every template is given."""
+        menu = [each for each in SCREENS if each.menu and user is not None and user.may(each.role)]
+
+        def url(to: str = "", **query: Any) -> str:
+            return given.url(to, query)
+
+        def again(**changes: Any) -> str:
+            """A link to this page with other filters; a changed filter begins at the first page."""
+            return given.url(given.path, {**given.query, "after": None, **changes})
+
+        def may(role: str) -> bool:
+            return user is not None and user.may(Role(role))
+
+        return {
+            "menu": menu,
+            "user": user,
+            "may": may,
+            "url": url,
+            "again": again,
+            "query": given.query,
+            "path": given.path,
+            "logout": None if self._login is None else LOGOUT,
+        }
 
     @cached_property
     def _operator(self) -> Operator:
         """It reads the routes of the application, once."""
         return Operator(self._guard, self._app)
-
-
-def _shown(view: View, found: Screen | Action, data: Any) -> Response:
-    """Data as a page, or as JSON; a response that a screen made by itself is a file."""
-    given = view.request
-    if isinstance(data, Response):
-        return data
-    if isinstance(data, Redirect):
-        return responses.redirect(given.url(data.to, data.query))
-    if given.wants_json:
-        return responses.document(200, data)
-    return responses.page(200, _rendered(given, view.user, found, data))
-
-
-def _rendered(given: ConsoleRequest, user: ConsoleUser, found: Screen | Action, data: Any) -> str:
-    return render(
-        found.template,
-        **_frame(given, user),
-        data=data,
-        title=found.title,
-        here=found.path,
-        refresh=found.refresh if isinstance(found, Screen) else 0,
-    )
-
-
-def _frame(given: ConsoleRequest, user: ConsoleUser | None) -> dict[str, Any]:
-    """What every template is given."""
-    menu = [each for each in SCREENS if each.menu and user is not None and user.may(each.role)]
-
-    def url(to: str = "", **query: Any) -> str:
-        return given.url(to, query)
-
-    def again(**changes: Any) -> str:
-        """A link to this page with other filters; a changed filter begins at the first page."""
-        return given.url(given.path, {**given.query, "after": None, **changes})
-
-    def may(role: str) -> bool:
-        return user is not None and user.may(Role(role))
-
-    return {
-        "menu": menu,
-        "user": user,
-        "may": may,
-        "url": url,
-        "again": again,
-        "query": given.query,
-        "path": given.path,
-    }
-
-
-def _refused(
-    given: ConsoleRequest | None, user: ConsoleUser | None, refusal: ConsoleRefusal
-) -> Response:
-    status, text, headers = refusal.status, refusal.text, refusal.headers
-    if given is None:
-        kind = "text/plain; charset=utf-8"
-        return responses.response(status, kind, f"{text}\n".encode(), headers)
-    if given.wants_json:
-        problem = {"title": text, "status": status}
-        return responses.document(status, problem, headers, problem=True)
-    frame = _frame(given, user if user is None or user.highest else None)
-    html = render(
-        "refused.html", **frame, title=f"{status}", here=None, refresh=0, status=status, text=text
-    )
-    return responses.page(status, html, headers)
 
 
 def _static(given: ConsoleRequest) -> Response:
@@ -306,6 +299,12 @@ def _request(request: Request, below: str, bare: bool, root: str, body: bytes) -
 
 def _allow(methods: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return (("Allow", ", ".join(methods)),)
+
+
+def _unread(refusal: ConsoleRefusal) -> Response:
+    """A refusal of a request that could not be read: nobody knows what page it is about."""
+    kind, text = "text/plain; charset=utf-8", f"{refusal.text}\n"
+    return responses.response(refusal.status, kind, text.encode(), refusal.headers)
 
 
 def _not_asked() -> ConsoleRefusal:

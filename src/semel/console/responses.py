@@ -61,9 +61,9 @@ def document(
     return response(status, kind, text.encode(), headers)
 
 
-def redirect(to: str) -> Response:
+def redirect(to: str, headers: Iterable[tuple[str, str]] = ()) -> Response:
     """To another page, by a relative link, with GET."""
-    return response(303, "text/plain; charset=utf-8", b"", (("Location", to),))
+    return response(303, "text/plain; charset=utf-8", b"", (("Location", to), *headers))
 
 
 def as_json(value: Any) -> Any:
