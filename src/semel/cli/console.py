@@ -48,6 +48,12 @@ _NEEDS: Final = {"jinja2", "markupsafe", "uvicorn"}
     "--proxy-from", multiple=True, help="The proxy's addresses, say 10.0.0.0/8. Repeatable."
 )
 @click.option("--role-header", help="Where the proxy says their roles; else they are viewers.")
+@click.option(
+    "--two-person",
+    multiple=True,
+    type=click.Choice(("all", "evict", "free", "absent", "erase", "drop")),
+    help="An act that a second person must approve. Repeatable.",
+)
 @click.pass_context
 def console(
     context: click.Context, /, url: str | None, guard: str | None, app: str | None, **given: Any

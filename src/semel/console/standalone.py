@@ -44,6 +44,8 @@ class Standalone:
     proxy_header: str | None = None
     proxy_from: Sequence[str] = ()
     role_header: str | None = None
+    two_person: Sequence[str] = ()
+    """Acts that a second person must approve, or ``all``."""
 
     @property
     def loopback(self) -> bool:
@@ -107,14 +109,15 @@ class Standalone:
 
     def console(self, guard: Guard, app: Any, user: str, port: int) -> tuple[Console, str | None]:
         """The console, and the token of the address that works once, where there is one."""
-        hosts = self.hosts()
+        rule = "all" if "all" in self.two_person else self.two_person or None
+        common: dict[str, Any] = {"app": app, "hosts": self.hosts(), "two_person": rule}
         if self.proxy_header is not None:
             named = (self.proxy_header, self.ranges(), self.role_header)
-            return Console(guard, by_proxy(*named, (Role.VIEWER,)), app=app, hosts=hosts), None
+            return Console(guard, by_proxy(*named, (Role.VIEWER,)), **common), None
         token = None if self.users is not None else OneTimeToken(ConsoleUser(user, [self.role]))
         users = None if self.users is None else UsersFile(self.users)
         pages = LoginPages(token=token, users=users, secure=self.tls, port=port)
-        made = Console(guard, pages.authorize, app=app, hosts=hosts, login=pages)
+        made = Console(guard, pages.authorize, login=pages, **common)
         return made, None if token is None else token.text
 
     def serve(self, guard: Guard, app: Any, user: str, ready: Callable[[str], None]) -> None:
