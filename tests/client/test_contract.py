@@ -305,6 +305,16 @@ def test_the_first_route_that_fits_counts(server: Server) -> None:
     assert sent == [True, True, False, False]
 
 
+def test_a_route_that_promises_nothing_does_not_fall_back_to_the_default(server: Server) -> None:
+    server.contract["routes"] = [{"method": "POST", "path": "/free", "methods": []}]
+    with opened("httpx", None) as client:
+        with pytest.raises(ContractError, match="promises nothing for POST /free"):
+            client.post(f"{server.url}/free", json={"a": 1})
+        assert server.calls == []
+        client.post(f"{server.url}/pay", json={"a": 1})
+    assert len(server.calls) == 1
+
+
 def test_what_the_caller_chose_must_agree_with_the_contract(server: Server) -> None:
     key = key_of(server.contract)
     key["quoted_only"] = True

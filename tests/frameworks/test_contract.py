@@ -97,6 +97,24 @@ def test_it_is_served_where_that_was_asked_for(
     assert build(make_guard(), runner)(WHERE).status == 404
 
 
+def test_a_tagged_endpoint_that_takes_no_keys_promises_nothing(make_guard: MakeGuard) -> None:
+    guard, app = make_guard(publish=True), FastAPI()
+
+    @app.post("/free")
+    @guard.route(semel.exempt())
+    async def free() -> None: ...
+
+    @app.api_route("/pay", methods=["POST", "PUT"])
+    @guard.route(PAY)
+    async def pay() -> None: ...
+
+    guard.fastapi(app)
+    told = {(each["method"], each["path"]): each for each in guard.contract(app)["routes"]}
+    assert told["POST", "/free"] == {"method": "POST", "path": "/free", "methods": []}
+    assert told["PUT", "/pay"] == {"method": "PUT", "path": "/pay", "methods": []}
+    assert told["POST", "/pay"]["methods"] == ["PATCH", "POST"]
+
+
 def test_openapi_has_the_promises_of_each_operation(make_guard: MakeGuard) -> None:
     for publish in (True, False):
         guard, app = make_guard(publish=publish), FastAPI()

@@ -280,8 +280,34 @@ def test_nothing_secret_is_in_it_and_it_is_the_same_for_everybody(make_guard: Ma
 def test_what_is_not_enforced_is_not_declared(make_guard: MakeGuard) -> None:
     shadow = semel.Route("POST", "/later", semel.ietf(enforce="shadow"))
     free = semel.Route("POST", "/free", semel.exempt())
-    found = make_guard(routes=[shadow, free], policy=semel.ietf(enforce="shadow")).contract()
-    assert (found["routes"], found["default"]) == ([], None)
+    every = semel.Route("*", "/every", semel.exempt())
+    found = make_guard(routes=[shadow, free, every], policy=semel.ietf(enforce="shadow"))
+    told = found.contract()
+    assert told["default"] is None
+    # They are listed, as the default's promises would be theirs otherwise.
+    assert told["routes"] == [
+        {"method": "POST", "path": "/later", "methods": []},
+        {"method": "POST", "path": "/free", "methods": []},
+        {"method": "*", "path": "/every", "methods": []},
+    ]
+    assert make_guard(policy=semel.exempt()).contract()["default"] is None
+
+
+@pytest.mark.parametrize("colour", ["asgi", "wsgi"])
+def test_it_is_told_at_the_root_of_the_host_and_nowhere_else(
+    make_guard: MakeGuard, runner: asyncio.Runner, colour: str
+) -> None:
+    """Its paths are those of the host: below a prefix it would be about other routes."""
+    guard = make_guard(publish=True)
+    served: Any = AsgiDriver(guard.asgi(no_app), runner)
+    if colour == "wsgi":
+        served = WsgiDriver(guard.wsgi(plain_app))
+    told, head = served(WHERE), served(Ask("HEAD", WHERE.path, None, b"", headers=()))
+    assert (head.status, head.body) == (200, b"")
+    assert head.one("content-length") == str(len(told.body))
+    for path in (b"/.well-known/idempotency/", b"/api/.well-known/idempotency"):
+        assert served(Ask("GET", path, None, b"", headers=())).status == 404
+    assert served(Ask("OPTIONS", WHERE.path, None, b"", headers=())).status == 405
 
 
 @pytest.mark.parametrize("place", [{"PATH_INFO": ""}, {}])

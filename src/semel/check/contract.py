@@ -37,9 +37,15 @@ def _promises_on(document: Mapping[str, Any], method: str, target: str) -> Mappi
         if not is_object(route) or route.get("method") not in (method, "*"):
             continue
         if re.fullmatch(_pattern(str(route.get("path"))), path):
-            return route
-    default = document.get("default")
-    return default if is_object(default) else {}
+            return _for_method(route, method)
+    return _for_method(document.get("default"), method)
+
+
+def _for_method(promises: object, method: str) -> Mapping[str, Any]:
+    """Promises hold for the methods that they name; none are made where there are none."""
+    methods = promises.get("methods") if is_object(promises) else None
+    held = is_object(promises) and is_array(methods) and method in methods
+    return promises if held and is_object(promises) else {}
 
 
 def _pattern(path: str) -> str:

@@ -34,12 +34,21 @@ def contract(guard: Guard, app: Any = None) -> dict[str, Any]:
         tagged = [each for each in inventory(app, guard) if each.said == "tag" and each.policy]
         found += [(each.method, each.path, each.policy or guard.policy) for each in tagged]
     routes = [
-        {"method": method, "path": path, **promises(policy)}
+        {"method": method, "path": path, **(promises(policy) if _counts(method, policy) else NONE)}
         for method, path, policy in found
-        if not policy.shadow and (method == "*" or method in policy.methods)
     ]
-    default = None if guard.policy.shadow else promises(guard.policy)
+    default = promises(guard.policy) if _counts("*", guard.policy) else None
     return {"version": VERSION, "routes": routes, "default": default}
+
+
+NONE: Final[dict[str, Any]] = {"methods": []}
+"""The promises of a route whose keys do not count. Left out, it would have those of the default."""
+
+
+def _counts(method: str, policy: Policy) -> bool:
+    """Whether keys are enforced there: not in shadow, not exempt, with that method."""
+    taken = method in policy.methods or (method == "*" and bool(policy.methods))
+    return taken and not policy.shadow
 
 
 def promises(policy: Policy) -> dict[str, Any]:
@@ -112,6 +121,10 @@ _FATES: Final = {"keep": "kept", "release": "free", "unknown": "unsettled"}
 def told(guard: Guard, app: Any, method: str) -> Response:
     """The answer at the well-known address."""
     if method not in ("GET", "HEAD"):
-        return Response(405, ((b"allow", b"GET, HEAD"),), b"")
+        headers = ((b"allow", b"GET, HEAD"), (b"content-type", b"text/plain"))
+        return Response(405, headers, b"GET or HEAD\n")
     headers = ((b"content-type", b"application/json"), (b"cache-control", b"max-age=300"))
-    return Response(200, headers, json.dumps(contract(guard, app)).encode())
+    body = json.dumps(contract(guard, app)).encode()
+    if method == "HEAD":  # not every WSGI server leaves its body out
+        return Response(200, (*headers, (b"content-length", b"%d" % len(body))), b"")
+    return Response(200, headers, body)

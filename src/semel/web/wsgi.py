@@ -58,7 +58,8 @@ class WsgiMiddleware:
                 if flow is not None:
                     answer = run(flow, Transact(self.guard.backend).perform)
                     return send_body(answer, start_response)
-            if self.guard.contract_at == environ.get("PATH_INFO", ""):
+            path = environ.get("PATH_INFO", "")
+            if self.guard.contract_at == path and not environ.get("SCRIPT_NAME"):
                 return send_body(
                     told(self.guard, self.app, environ["REQUEST_METHOD"]), start_response
                 )
