@@ -8,7 +8,11 @@ roles      who uses it, and what they may do
 requests   a request, and what is refused before any page sees it
 responses  pages, JSON and files, each with the headers that keep browsers strict
 render     templates, in which every text is escaped and made visible
+cache      what many people look at is made once for all of them
 times      times and durations as people read them
+login      how people log in to a standalone console: token, password, proxy
+sessions, users    its sessions, and the file of its users
+standalone where it listens, and what it must be told before it lets others in
 templates/, static/    HTML, one style sheet, one script: no build step, nothing from elsewhere
 
 Add a screen in three steps:

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.console import responses
+from semel.console.cache import Cache
 from semel.console.login import LOGIN, LOGOUT, LoginPages
 from semel.console.render import render, static_files
 from semel.console.requests import (
@@ -92,6 +93,7 @@ class Console:
         self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
         self._rule = two_person_rule(two_person)
         self._login = login
+        self._cache = Cache()
         self._pools: dict[int, _Threads] = {}
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +215,8 @@ class Console:
         if not user.may(found.role):
             said = f"This needs the role {found.role.value}; you are {user.highest.value}."
             raise ConsoleRefusal(403, said)
-        view = View(given, user, self._guard, self._app, self._operator, named, self._rule)
+        known = (self._guard, self._app, self._operator)
+        view = View(given, user, *known, named, self._rule, self._cache)
         return self._shown(view, found, found.run(view))
 
     def _shown(self, view: View, found: Screen | Action, data: Any) -> Response:

@@ -12,12 +12,16 @@ from typing import Final
 
 from semel.console.requests import ConsoleRefusal
 from semel.console.roles import Role
-from semel.console.screens import overview, records
+from semel.console.screens import audit, coverage, doctor, in_flight, overview, records
 from semel.console.view import Action, Screen
 
 SCREENS: Final = (
     Screen("", "Overview", overview.show, "overview.html", refresh=15),
+    Screen("in-flight", "In flight", in_flight.show, "in_flight.html", refresh=5),
     Screen("records", "Records", records.show, "records.html"),
+    Screen("routes", "Routes", coverage.show, "routes.html"),
+    Screen("audit", "Audit", audit.show, "audit.html"),
+    Screen("doctor", "Doctor", doctor.show, "doctor.html"),
 )
 """In the order of the navigation."""
 

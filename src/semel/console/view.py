@@ -8,8 +8,9 @@ is the same for a form that changes something. Neither knows HTTP, HTML or threa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from semel.console.cache import Cache
 from semel.console.requests import ConsoleRefusal, ConsoleRequest, Fields
 from semel.console.roles import ConsoleUser, Role
 from semel.core.frozen import frozen
@@ -19,6 +20,8 @@ from semel.operators.operator import Operator
 
 if TYPE_CHECKING:
     from semel.guard import Guard
+
+T = TypeVar("T")
 
 _LONGEST_REASON: Final = 500
 
@@ -35,6 +38,7 @@ class View:
         operator: Operator,
         named: Mapping[str, str],
         rule: TwoPersonRule | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self.request = request
         self.user = user
@@ -47,6 +51,7 @@ class View:
         """What the path of a screen says: of ``records/{identity}``, the identity."""
         self.approvals = Approvals(operator, rule or TwoPersonRule())
         """Does what cannot be undone, or has a second person approve it first."""
+        self._cache = cache or Cache()
 
     @property
     def query(self) -> Fields:
@@ -57,6 +62,11 @@ class View:
     def form(self) -> Fields:
         """What an action was sent."""
         return self.request.form
+
+    def cached(self, name: str, seconds: float, make: Callable[[], T]) -> T:
+        """What ``make`` returned at most so long ago, for whoever asked: what reads thousands of
+        records is read once for ten people who look. Never for what depends on the user."""
+        return self._cache.get(name, seconds, make)
 
     def now(self) -> Micros:
         """The time, by the store's clock."""

@@ -1,5 +1,10 @@
 """One module for each screen: functions of a `View` that return data, and the actions of its forms.
 
 overview   what needs a person first, and what the last day came to
+in_flight  what runs and what waits, beside what is usual for its route
 records    the list with its filters, and finding one by its whole key
+coverage   routes, and whether keys count there
+audit      who did what and why; CSV and JSON lines
+doctor     whether store and settings are fit for use
+filters    ages, times and identities, as addresses have them
 """

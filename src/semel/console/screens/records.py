@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.console.requests import ConsoleRefusal
+from semel.console.screens.filters import age
 from semel.console.times import Moment, moment
 from semel.console.view import Redirect, View, identity
 from semel.core.frozen import frozen
 from semel.core.records import Glimpse, Micros, State, whole_origin
-from semel.errors import ConfigurationError
 from semel.operators import lists
 from semel.operators.operator import KeyAddress
-from semel.stores.options import duration
 
 PAGE: Final = 50
 
@@ -85,15 +84,8 @@ def _wanted(view: View) -> lists.RecordFilter:
         tenant=query.text("tenant"),
         method=None if method is None else method.upper(),
         path=query.text("path"),
-        older=_age(query.text("older")),
+        older=age(query.text("older")),
     )
-
-
-def _age(text: str | None) -> Micros | None:
-    try:
-        return None if text is None else int(duration("", text).total_seconds() * 1_000_000)
-    except ConfigurationError:
-        raise ConsoleRefusal(400, f"{text!r} is no duration such as 90s, 30m or 7d.") from None
 
 
 def find(view: View) -> Any:

@@ -1,0 +1,102 @@
+"""In flight: what runs now and what waits to, for how long, beside what is usual for its route."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import timedelta
+from typing import Final
+
+from semel.console.screens.records import RecordRow, row
+from semel.console.times import Span
+from semel.console.view import View
+from semel.core import operations as ops
+from semel.core.frozen import frozen
+from semel.core.records import Glimpse, Micros, State
+from semel.operators.doctor import took
+
+SHOWN: Final = 200
+MOST: Final = 1000
+"""Records in flight that are looked at."""
+SAMPLE: Final = 2000
+"""Records whose runs say what is usual. Identities are digests, so the first are a fair sample."""
+ENOUGH: Final = 5
+FRESH: Final = 60.0
+_STATES: Final = (State.IN_PROGRESS, State.PENDING)
+
+
+@frozen
+class InFlight:
+    """One record that runs, or waits for a worker."""
+
+    record: RecordRow
+    age: Span
+    usual: Span | None
+    """How long half of this route's runs take; None: too few are known."""
+    slow: Span | None
+    """Of 100 runs, 95 take less."""
+    lease_left: Span | None
+    standing: str
+    """``lapsed``: its lease is past. ``slow``: longer than 95 of 100. ``ok``. ``waits``: pending."""
+
+
+@frozen
+class InFlightPage:
+    rows: tuple[InFlight, ...]
+    found: int
+    more: bool
+    """There are more than were looked at."""
+    counts: dict[str, int]
+
+
+def show(view: View) -> InFlightPage:
+    """What is in flight: past its lease first, then what is slow, then by age."""
+    store = view.guard.backend.blocking()
+    usual = view.cached("usual runs", FRESH, lambda: _usual(store.perform(_SAMPLE_OP)))
+    found = store.perform(ops.Scan(_STATES, MOST))
+    rows = [_in_flight(each, found.now, usual) for each in found.glimpses]
+    rows.sort(key=lambda each: (_ORDER.index(each.standing), -each.age.micros))
+    counts = {standing: sum(r.standing == standing for r in rows) for standing in _ORDER}
+    more = found.until is not None and len(rows) >= MOST
+    return InFlightPage(tuple(rows[:SHOWN]), len(rows), more, counts)
+
+
+_ORDER: Final = ("lapsed", "slow", "ok", "waits")
+_SAMPLE_OP: Final = ops.Scan(tuple(State), SAMPLE)
+_Usual = dict[str | None, tuple[Micros, Micros]]
+
+
+def _usual(sample: ops.Scanned) -> _Usual:
+    """By route: the median of its runs, and what 95 of 100 stay below."""
+    runs: dict[str | None, list[timedelta]] = defaultdict(list)
+    for each in sample.glimpses:
+        ran = took(each)
+        if ran is not None:
+            runs[_route(each)].append(ran)
+    return {
+        route: (_micros(times[len(times) // 2]), _micros(times[int(len(times) * 0.95)]))
+        for route, times in ((route, sorted(times)) for route, times in runs.items())
+        if len(times) >= ENOUGH
+    }
+
+
+def _in_flight(seen: Glimpse, now: Micros, usual: _Usual) -> InFlight:
+    age = now - seen.created_at
+    median, slow = usual.get(_route(seen), (None, None))
+    left = None if seen.leased_until is None else seen.leased_until - now
+    standing = "ok"
+    if seen.state is State.PENDING:
+        standing = "waits"
+    elif left is not None and left <= 0:
+        standing = "lapsed"
+    elif slow is not None and age > slow:
+        standing = "slow"
+    usually, slowly, lease = (None if t is None else Span(t) for t in (median, slow, left))
+    return InFlight(row(seen, now), Span(age), usually, slowly, lease, standing)
+
+
+def _route(seen: Glimpse) -> str | None:
+    return None if seen.terms is None else seen.terms.route
+
+
+def _micros(duration: timedelta) -> Micros:
+    return duration // timedelta(microseconds=1)
