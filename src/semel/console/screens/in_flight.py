@@ -25,7 +25,7 @@ _STATES: Final = (State.IN_PROGRESS, State.PENDING)
 
 
 @frozen
-class InFlight:
+class RunningRow:
     """One record that runs, or waits for a worker."""
 
     record: RecordRow
@@ -36,12 +36,12 @@ class InFlight:
     """Of 100 runs, 95 take less."""
     lease_left: Span | None
     standing: str
-    """``lapsed``: its lease is past. ``slow``: longer than 95 of 100. ``ok``. ``waits``: pending."""
+    """``lapsed``: its lease is past. ``slow``: longer than 95 of 100 runs. ``ok``, or ``waits``."""
 
 
 @frozen
 class InFlightPage:
-    rows: tuple[InFlight, ...]
+    rows: tuple[RunningRow, ...]
     found: int
     more: bool
     """There are more than were looked at."""
@@ -79,7 +79,7 @@ def _usual(sample: ops.Scanned) -> _Usual:
     }
 
 
-def _in_flight(seen: Glimpse, now: Micros, usual: _Usual) -> InFlight:
+def _in_flight(seen: Glimpse, now: Micros, usual: _Usual) -> RunningRow:
     age = now - seen.created_at
     median, slow = usual.get(_route(seen), (None, None))
     left = None if seen.leased_until is None else seen.leased_until - now
@@ -91,7 +91,7 @@ def _in_flight(seen: Glimpse, now: Micros, usual: _Usual) -> InFlight:
     elif slow is not None and age > slow:
         standing = "slow"
     usually, slowly, lease = (None if t is None else Span(t) for t in (median, slow, left))
-    return InFlight(row(seen, now), Span(age), usually, slowly, lease, standing)
+    return RunningRow(row(seen, now), Span(age), usually, slowly, lease, standing)
 
 
 def _route(seen: Glimpse) -> str | None:
