@@ -27,6 +27,7 @@ from semel.core.policy import (
     stripe,
 )
 from semel.core.request.key_places import KeyFrom, key_places
+from semel.core.request.path_pattern import CONTRACT_ADDRESS
 from semel.core.terms import EVERY_ROUTE
 from semel.core.unknown.evidence import ProbeFunction
 from semel.errors import ConfigurationError
@@ -69,9 +70,6 @@ MAX_BOUND = 1024
 """Policies a guard remembers. Most have a few; one made for each call would be one more each."""
 SHORTEST_RETENTION = timedelta(hours=1)
 """Under this a client that sleeps over a lunch break runs its request twice."""
-
-
-WELL_KNOWN = "/.well-known/idempotency"
 
 
 class Guard:
@@ -177,7 +175,7 @@ class Guard:
             raise ConfigurationError(f"max_waiters= takes a whole number, not {max_waiters!r}")
         self.name = name
         self.status = _status(status)
-        self.contract_at = WELL_KNOWN if publish else None
+        self.contract_at = CONTRACT_ADDRESS if publish else None
         """Where the contract is told; None: nowhere. An empty text is a path that requests have."""
         self.registry = Registry()
         self.limits = limits

@@ -25,7 +25,9 @@ PAYMENT = CheckedOperation(
 )
 
 
-def checked(kind: type[Shop], only: Sequence[str] = (), *, provider: bool = True) -> CheckReport:
+def checked(
+    kind: type[Shop], only: Sequence[str] = (), *, provider: bool = True, effects: bool = True
+) -> CheckReport:
     """What the check says of a server of that kind."""
     port = free_port()
     shop = kind(f"http://127.0.0.1:{port}/charges" if provider else None)
@@ -39,7 +41,7 @@ def checked(kind: type[Shop], only: Sequence[str] = (), *, provider: bool = True
                 token="alice-0123456789",
                 other_token="bob-0123456789",
                 provider=f":{port}" if provider else None,
-                effects=f"{origin}/effects#$.count",
+                effects=f"{origin}/effects#$.count" if effects else None,
                 restart=f'{sys.executable} -c "{stop}"',
                 only=only,
                 patience=3.0,
@@ -59,6 +61,14 @@ def test_a_wrong_server_is_caught_by_the_probe_that_names_its_fault(kind: type[W
     (result,) = report.results
     assert result.verdict is CheckVerdict.BROKEN, result.reason
     assert result.evidence
+
+
+@pytest.mark.parametrize("kind", [k for k in WRONG if k.never_holds], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_probe_that_might_be_taken_in_does_not_hold(kind: type[Wrong], counted: bool) -> None:
+    report = checked(kind, kind.never_holds, provider=False, effects=counted)
+    held = [each for each in report.results if each.verdict is CheckVerdict.HOLDS]
+    assert [f"{each.name}: {each.reason}" for each in held] == []
 
 
 @pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)

@@ -32,7 +32,7 @@ IMPORTS: dict[str, set[str]] = {
     "console": {
         *("errors", "log", "core", "stores", "runtime", "web", "worker", "operators", "top"),
     },
-    "check": {"errors"},
+    "check": {"errors", "core"},
     "cli": {
         *("errors", "core", "stores", "runtime", "web", "worker", "operators", "check", "console"),
         "top",

@@ -1,42 +1,44 @@
-"""What the API declares about its keys: ``/.well-known/idempotency``, or ``x-idempotency`` of its
-OpenAPI document (docs/reference/contract.md)."""
+"""What the API declares about its keys: its contract, or ``x-idempotency`` of its OpenAPI document
+(docs/reference/contract.md)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 from semel.check.json_values import is_array, is_object
 from semel.check.run import CheckRun
 from semel.check.wire import NoReply, WireRequest
+from semel.core.request.path_pattern import CONTRACT_ADDRESS, path_pattern
+from semel.errors import ConfigurationError
 
-WELL_KNOWN: Final = "/.well-known/idempotency"
-_SEGMENT: Final = re.compile(r"\\\{\w+(:path)?\\\}")
+MOST_PATH_PARAMETERS: Final = 2
 
 
 def declared_promises(run: CheckRun) -> Mapping[str, Any] | None:
     """The promises on the operation; an empty mapping where a contract leaves it out, None where
     there is no contract."""
+    method, target = run.operation.request.method, run.operation.request.target
     if run.operation.promises is not None:
         return run.operation.promises
     try:
-        answer = run.caller.send(WireRequest("GET", WELL_KNOWN, run.credentials))
+        answer = run.caller.send(WireRequest("GET", CONTRACT_ADDRESS, run.credentials))
     except NoReply:
         return None
     document = answer.document
     if answer.status != 200 or not is_object(document) or document.get("version") != 1:
         return None
-    return _promises_on(document, run.operation.request.method, run.operation.request.target)
+    return _promises_on(document, method, target)
 
 
 def _promises_on(document: Mapping[str, Any], method: str, target: str) -> Mapping[str, Any]:
-    path = target.partition("?")[0]
+    path = unquote(target.partition("?")[0])
     routes = document.get("routes")
     for route in routes if is_array(routes) else ():
         if not is_object(route) or route.get("method") not in (method, "*"):
             continue
-        if re.fullmatch(_pattern(str(route.get("path"))), path):
+        if _fits(str(route.get("path")), path):
             return _for_method(route, method)
     return _for_method(document.get("default"), method)
 
@@ -48,5 +50,12 @@ def _for_method(promises: object, method: str) -> Mapping[str, Any]:
     return promises if held and is_object(promises) else {}
 
 
-def _pattern(path: str) -> str:
-    return _SEGMENT.sub(lambda found: ".+" if found[1] else "[^/]+", re.escape(path))
+def _fits(named: str, path: str) -> bool:
+    """Parameters in another syntax than the contract's fit nothing but themselves. With many that
+    stand for several segments, a pattern could be matched for hours."""
+    if named.count(":path}") > MOST_PATH_PARAMETERS:
+        return named == path
+    try:
+        return path_pattern(named).fullmatch(path) is not None
+    except ConfigurationError:
+        return named == path

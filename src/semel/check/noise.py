@@ -1,14 +1,17 @@
 """What differs in two answers, and what of it differs anyway.
 
-Two requests with different keys are answered first. Where their answers differ (an id, a time, a
-number that counts up), a difference says nothing; where a repeated request has the *same* value in
-such a place, the answer was kept.
+Requests with different keys are answered first. Where their answers differ (an id, a time, a number
+that counts up), a difference says nothing. Where each of them has a value that no other has, that
+value *tells* one answer from another: if a repeated request has it again, its answer was kept. A
+time in whole seconds differs now and then, and tells nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
 from semel.check.json_values import is_array, is_object
@@ -23,25 +26,50 @@ OF_ONE_MOMENT: Final = frozenset(
     }
 )
 """Headers that may differ between an answer and its repetition."""
+OF_THE_RESOURCE: Final = ("location", "content-location")
+"""Headers that name what was made: a new one is a new thing."""
 MOST_PATHS: Final = 50
 _WHOLE: Final = "(the body)"
+_ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Where the answers to two different keys differ: JSON Pointers, and names of headers."""
+    """Where the answers to different keys differ: JSON Pointers, and names of headers."""
 
     paths: frozenset[str] = frozenset()
     headers: frozenset[str] = frozenset()
+    telling: frozenset[str] = frozenset()
+    """The paths where each answer had a value of its own."""
+    telling_headers: frozenset[str] = frozenset()
+    cookies: frozenset[str] = frozenset()
+    """What every answer sets alike."""
 
     def words(self) -> str:
         return ", ".join([*sorted(self.paths), *sorted(self.headers)]) or "nothing"
 
 
-def noise_of(one: WireAnswer, other: WireAnswer) -> Noise:
-    names = {name.lower() for name, _ in (*one.headers, *other.headers)} - OF_ONE_MOMENT
-    moved = frozenset(name for name in names if one.values(name) != other.values(name))
-    return Noise(frozenset(moved_paths(one, other)), moved)
+def noise_of(answers: Sequence[WireAnswer]) -> Noise:
+    """What differs in answers that were asked for under different keys."""
+    pairs = list(combinations(answers, 2))
+    paths = frozenset(path for pair in pairs for path in moved_paths(*pair))
+    names = {name.lower() for each in answers for name, _ in each.headers} - OF_ONE_MOMENT
+    moved = frozenset(n for n in names if any(a.values(n) != b.values(n) for a, b in pairs))
+    return Noise(
+        paths,
+        moved,
+        frozenset(path for path in paths if _all_differ([text_at(a, path) for a in answers])),
+        frozenset(n for n in moved if _all_differ(["\n".join(a.values(n)) for a in answers])),
+        frozenset(
+            cookie
+            for cookie in answers[0].values("Set-Cookie")
+            if all(cookie in each.values("Set-Cookie") for each in answers)
+        ),
+    )
+
+
+def _all_differ(texts: list[str | None]) -> bool:
+    return None not in texts and len(set(texts)) == len(texts)
 
 
 def moved_paths(one: WireAnswer, other: WireAnswer) -> list[str]:
@@ -51,8 +79,11 @@ def moved_paths(one: WireAnswer, other: WireAnswer) -> list[str]:
     first, second = one.document, other.document
     if first is NO_JSON or second is NO_JSON:
         return [_WHOLE]
-    found = [path for path, _ in zip(_moved(first, second, ""), range(MOST_PATHS), strict=False)]
-    return found or [_WHOLE]  # the same values, written in another way
+    try:
+        moved = zip(_moved(first, second, ""), range(MOST_PATHS), strict=False)
+        return [path for path, _ in moved] or [_WHOLE]  # the same values, written in another way
+    except RecursionError:
+        return [_WHOLE]
 
 
 def _moved(one: Any, other: Any, at: str) -> Iterator[str]:
@@ -70,22 +101,19 @@ def _moved(one: Any, other: Any, at: str) -> Iterator[str]:
         yield at or _WHOLE
 
 
-def values_at(answer: WireAnswer, paths: frozenset[str]) -> dict[str, str]:
-    """The values, as text, that the answer has in these places: long enough to be recognised."""
-    document = answer.document
-    if document is NO_JSON:
-        return {}
-    found: dict[str, str] = {}
-    for path in paths:
-        value: Any = document
-        for step in path.split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if is_object(value):
-                value = value.get(name)
-            elif is_array(value) and name.isdecimal() and int(name) < len(value):
-                value = value[int(name)]
-            else:
-                value = None
-        if isinstance(value, str) and len(value) >= 6:
-            found[path] = value
-    return found
+def text_at(answer: WireAnswer, path: str) -> str | None:
+    """What the answer has in that place, as text; None where it has nothing."""
+    if path == _WHOLE:
+        return answer.body.decode("latin-1")
+    value = answer.document
+    for step in path.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if is_object(value):
+            value = value.get(name, _ABSENT)
+        elif is_array(value) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    if value is _ABSENT or value is NO_JSON or value is None:
+        return None
+    return value if isinstance(value, str) else json.dumps(value)

@@ -11,22 +11,26 @@ request in flight for as long as a probe needs.
 
 from __future__ import annotations
 
-import json
+import os
 import re
+import signal
 import sqlite3
 import subprocess
 import threading
 import time
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from semel.check.json_values import is_array
+from semel.check.safety import allowed_origin
+from semel.check.wire import NO_JSON, Caller, NoReply, Pairs, RequestBudget, WireRequest, target_of
 from semel.errors import ConfigurationError, SemelError
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+MOST_COUNTS: Final = 100_000
 _STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]")
 
 
@@ -43,23 +47,33 @@ class Oracle(Protocol):
 
 
 class CountingUrl:
-    """A URL whose JSON has the count; a list counts its members."""
+    """A URL whose JSON has the count; a list counts its members. No redirect is followed: it would
+    carry the token to whoever it names."""
 
-    def __init__(self, url: str, timeout: float, headers: dict[str, str]) -> None:
-        self._url, _, path = url.partition("#")
+    def __init__(self, url: str, timeout: float, headers: Pairs, allowed: Collection[str]) -> None:
+        address, _, path = url.partition("#")
+        origin = allowed_origin(address, allowed)
         self._steps = _json_path(path)
-        self._timeout, self._headers = timeout, headers
-        self.words = f"{self._url} {path}".strip()
+        self._request = WireRequest("GET", target_of(origin), headers)
+        self._caller = Caller(origin, timeout, RequestBudget(MOST_COUNTS))
+        # Without the query, which may have a key in it.
+        self.words = f"{origin.scheme}://{origin.netloc}{origin.path} {path}".strip()
 
     def count(self) -> int:
-        request = urllib.request.Request(self._url, headers=self._headers)  # noqa: S310 - http(s)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as response:  # noqa: S310
-                value: Any = json.load(response)
+            answer = self._caller.send(self._request)
+        except NoReply as error:
+            raise OracleFailed(f"{self.words} gave no count: {error.__cause__}") from error
+        finally:
+            self._caller.log.clear()
+        value = answer.document
+        if answer.status != 200 or value is NO_JSON:
+            raise OracleFailed(f"{self.words} gave no count: {answer.status}, or no JSON")
+        try:
             for step in self._steps:
                 value = value[step]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise OracleFailed(f"{self.words} gave no count: {error}") from error
+        except (LookupError, TypeError) as error:
+            raise OracleFailed(f"{self.words} gave no count: nothing is at that path") from error
         return _number(len(value) if is_array(value) else value, self.words)
 
 
@@ -79,32 +93,45 @@ def _json_path(text: str) -> list[str | int]:
 
 
 class CommandOracle:
-    """A shell command that prints one whole number."""
+    """A shell command that prints one whole number. It may have secrets in it: it is not shown."""
+
+    words = "the command of --effects"
 
     def __init__(self, command: str, timeout: float) -> None:
-        self._command, self._timeout, self.words = command, timeout, command
+        self._command, self._timeout = command, timeout
 
     def count(self) -> int:
-        try:
-            done = subprocess.run(  # noqa: S602 - the user's own command
-                self._command,
-                shell=True,
-                capture_output=True,
-                text=True,
-                timeout=self._timeout,
-                check=True,
-            )
-        except subprocess.SubprocessError as error:
-            raise OracleFailed(f"{self.words}: {error}") from error
-        return _number(done.stdout.strip(), self.words)
+        return _number(_shell(self._command, self._timeout, self.words).strip(), self.words)
+
+
+def _shell(command: str, timeout: float, words: str) -> str:
+    """What the user's command prints. At the end of its time whatever it has started ends with it:
+    a child that is left would hold the pipe open."""
+    process = subprocess.Popen(  # noqa: S602 - the user's own command
+        command, shell=True, stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        printed, _ = process.communicate(timeout=timeout)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise OracleFailed(f"{words} did not end in {timeout:g} s") from None
+        raise
+    if process.returncode:
+        raise OracleFailed(f"{words} ended with exit code {process.returncode}")
+    return printed.decode("utf-8", "replace")
 
 
 class SqlOracle:
-    """A query whose first row and column is the count; a connection for each count."""
+    """A query whose first row and column is the count; a connection for each count, read-only."""
+
+    words = "the query of --effects"
 
     def __init__(self, url: str, query: str, timeout: float) -> None:
         self._connect = _connector(url, timeout)
-        self._query, self.words = query, query
+        self._query, self._password = query, urlsplit(url).password
 
     def count(self) -> int:
         try:
@@ -116,40 +143,66 @@ class SqlOracle:
             finally:
                 connection.close()
         except Exception as error:  # three drivers, three trees of errors
-            raise OracleFailed(f"{self.words}: {error}") from error
+            said = str(error) if not self._password else str(error).replace(self._password, "…")
+            raise OracleFailed(f"{self.words}: {said}") from error
         return _number(row[0] if row else None, self.words)
 
 
 def _connector(url: str, timeout: float) -> Callable[[], Any]:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
-        path = url.removeprefix("sqlite:///")
+        path = quote(url.removeprefix("sqlite:///"))
         return lambda: sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=timeout)
-    if parts.scheme in ("postgresql", "postgres"):
-        import psycopg
+    try:
+        if parts.scheme in ("postgresql", "postgres"):
+            return _postgres(url, timeout)
+        if parts.scheme in ("mysql", "mariadb"):
+            return _mysql(url, timeout)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"for sql:{parts.scheme}:// install {error.name}") from error
+    raise ConfigurationError("sql: takes sqlite:///, postgresql:// and mysql://")
 
-        return lambda: psycopg.connect(url, connect_timeout=max(2, int(timeout)), autocommit=True)
-    if parts.scheme in ("mysql", "mariadb"):
-        import pymysql
 
-        where: dict[str, Any] = {
-            "host": parts.hostname,
-            "port": parts.port or 3306,
-            "user": parts.username,
-            "password": parts.password or "",
-            "database": parts.path.lstrip("/"),
-        }
-        return lambda: pymysql.connect(
-            **where, autocommit=True, connect_timeout=max(2, int(timeout))
-        )
-    raise ConfigurationError(f"sql: takes sqlite:///, postgresql:// and mysql://, not {url!r}")
+def _postgres(url: str, timeout: float) -> Callable[[], Any]:
+    import psycopg
+
+    def connect() -> Any:
+        connection = psycopg.connect(url, connect_timeout=max(2, int(timeout)))
+        connection.read_only = True
+        connection.execute("SELECT set_config('statement_timeout', %s, true)", [f"{timeout}s"])
+        return connection
+
+    return connect
+
+
+def _mysql(url: str, timeout: float) -> Callable[[], Any]:
+    import pymysql
+
+    parts, seconds = urlsplit(url), max(2, int(timeout))
+    where: dict[str, Any] = {
+        "host": parts.hostname,
+        "port": parts.port or 3306,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "database": parts.path.lstrip("/"),
+    }
+
+    def connect() -> Any:
+        connection = pymysql.connect(**where, connect_timeout=seconds, read_timeout=seconds)
+        connection.cursor().execute("START TRANSACTION READ ONLY")
+        return connection
+
+    return connect
 
 
 def _number(value: Any, words: str) -> int:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         raise OracleFailed(f"{words} gave {value!r:.60}, which is no whole number") from None
+    if isinstance(value, bool) or (isinstance(value, float) and value != number):
+        raise OracleFailed(f"{words} gave {value!r}, which is no whole number")
+    return number
 
 
 class RecordingProvider:
@@ -166,22 +219,45 @@ class RecordingProvider:
             protocol_version = "HTTP/1.1"
 
             def handle_any(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body_is_read = self._skip_body()
+                self.close_connection = self.close_connection or not body_is_read
                 if self.command not in SAFE:
                     provider.arrive()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(answer)
+                if self.command != "HEAD":
+                    self.wfile.write(answer)
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815
+            def _skip_body(self) -> bool:
+                """Read the body, of a known length or in chunks; False where it cannot be."""
+                try:
+                    if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+                        while size := int(self.rfile.readline(100).split(b";")[0], 16):
+                            self.rfile.read(size + 2)
+                        return self.rfile.readline(100).strip() == b""
+                    self.rfile.read(max(0, int(self.headers.get("Content-Length") or 0)))
+                except ValueError:
+                    return False
+                return True
+
+            do_GET = do_HEAD = do_OPTIONS = handle_any  # noqa: N815
+            do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Says nothing: standard error is for the check's own progress."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """An API that leaves, or sends no HTTP, is nothing to print."""
+
+        try:
+            self._server = Server((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"--provider {host}:{port}: {error}") from error
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://{host}:{self._server.server_address[1]}"
         self.words = f"the recording provider at {self.url}"
@@ -218,16 +294,16 @@ class RecordingProvider:
         self._server.server_close()
 
 
-def oracle_at(text: str, timeout: float, headers: dict[str, str]) -> Oracle:
-    """The oracle that ``--effects`` names."""
+def oracle_at(text: str, timeout: float, headers: Pairs, allowed: Collection[str]) -> Oracle:
+    """The oracle that ``--effects`` names. ``headers`` are for a URL."""
     kind, _, rest = text.partition(":")
     if kind in ("http", "https"):
-        return CountingUrl(text, timeout, headers)
+        return CountingUrl(text, timeout, headers, allowed)
     if kind == "cmd" and rest:
         return CommandOracle(rest, timeout)
     url, _, query = rest.partition(" ")
     if kind == "sql" and query:
         return SqlOracle(url, query, timeout)
     raise ConfigurationError(
-        f"--effects {text!r}: write http://…#$.path, 'sql:URL SELECT …' or 'cmd:COMMAND'"
+        "--effects: write http://…#$.path, 'sql:URL SELECT …' or 'cmd:COMMAND'"
     )

@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, TypeAlias
 
 from semel.check.json_values import is_object
-from semel.check.probes_errors import moment
 from semel.check.probes_races import in_flight
-from semel.check.run import CheckRun, ProbeResult, broken, holds, not_observable, probe, skipped
+from semel.check.run import (
+    CheckRun,
+    ProbeResult,
+    broken,
+    broken_by_count,
+    holds,
+    moment,
+    not_observable,
+    probe,
+    skipped,
+)
+
+Comparison: TypeAlias = Callable[[CheckRun, Any], ProbeResult]
 
 SLACK: Final = 60
 """Seconds that a lifetime may seem shorter: clocks differ, and the answer was on its way."""
 
 
-def _declared(run: CheckRun, *names: str) -> Any | ProbeResult:
-    """What the contract says there, or why that cannot be compared."""
-    value: Any = run.promises
-    if value is None:
-        return skipped("the API publishes no contract")
-    if not value:
-        return skipped("the contract says nothing about this operation")
-    for name in names:
-        value = value.get(name) if is_object(value) else None
-    return skipped(f"the contract says nothing of {'.'.join(names)}") if value is None else value
+NOT_ENFORCED: Final = "declared, not enforced: "
+NOT_DECLARED: Final = "enforced, not declared: "
+"""How a gap between contract and API begins: reports begin with these."""
+
+
+def declared(*names: str) -> Callable[[Comparison], Callable[[CheckRun], ProbeResult]]:
+    """A probe that compares what the contract says there; without that it is skipped."""
+
+    def given(compare: Comparison) -> Callable[[CheckRun], ProbeResult]:
+        @wraps(compare)
+        def probed(run: CheckRun) -> ProbeResult:
+            value: Any = run.promises
+            if value is None:
+                return skipped("the API publishes no contract")
+            if not value:
+                return skipped("the contract says nothing about this operation")
+            for name in names:
+                value = value.get(name) if is_object(value) else None
+            if value is None:
+                return skipped(f"the contract says nothing of {'.'.join(names)}")
+            return compare(run, value)
+
+        return probed
+
+    return given
+
+
+def _compared(said: Any, got: int) -> ProbeResult:
+    if got == said:
+        return holds(f"{got}, as declared")
+    return broken(f"{NOT_ENFORCED}declared {said}, and got {got}")
 
 
 @probe(
@@ -35,14 +69,22 @@ def keys(run: CheckRun) -> ProbeResult:
     if run.promises is None:
         return skipped("the API publishes no contract")
     key = run.new_key()
-    enforced = run.kept(run.send(key), run.send(key))
-    if enforced and not run.promises:
-        return broken("enforced, not declared: the contract leaves this operation out")
-    if enforced is False and run.promises:
-        return broken("declared, not enforced: a repeated request is not answered from its record")
-    if enforced is None:
-        return not_observable("all answers of this operation are equal")
-    return holds("declared and enforced" if run.promises else "neither declared nor enforced")
+    first, before = run.send(key), run.effects()
+    again = run.send(key)
+    kept, effects = run.kept(first, again), run.effects_since(before, requests=0)
+    if run.promises and effects:
+        return broken_by_count(f"{NOT_ENFORCED}a repeated request took effect again")
+    if run.promises and kept is False:
+        return broken(f"{NOT_ENFORCED}a repeated request is not answered from its record")
+    if not run.promises and kept and not effects:
+        return broken(f"{NOT_DECLARED}the contract leaves this operation out")
+    if not run.promises and kept is False:
+        return holds("neither declared nor enforced")
+    if kept is None:
+        return not_observable(run.untold(first, again))
+    if effects is None:
+        return not_observable(f"declared, and its answer is kept, but {run.counter.doubt}")
+    return holds("declared and enforced: the kept answer, and no effect")
 
 
 @probe(
@@ -50,15 +92,14 @@ def keys(run: CheckRun) -> ProbeResult:
     "A key is required exactly where the contract says so",
     "A client that leaves the key out must know whether it is protected.",
 )
-def required(run: CheckRun) -> ProbeResult:
-    declared = _declared(run, "key", "required")
-    if isinstance(declared, ProbeResult):
-        return declared
-    taken = run.send(None).succeeded
-    if taken == bool(declared):
-        found = "taken" if taken else "refused"
-        return broken(f"declared {'required' if declared else 'optional'}; without a key: {found}")
-    return holds("required" if declared else "optional")
+@declared("key", "required")
+def required(run: CheckRun, said: Any) -> ProbeResult:
+    answer = run.send(None)
+    if said and answer.succeeded:
+        return broken(f"{NOT_ENFORCED}a key is required, and without one it got {answer.status}")
+    if not said and not answer.succeeded:
+        return broken(f"{NOT_DECLARED}a key is optional, and without one it got {answer.status}")
+    return holds("required" if said else "optional")
 
 
 @probe(
@@ -66,17 +107,14 @@ def required(run: CheckRun) -> ProbeResult:
     "A mismatch is refused with the declared status",
     "Clients tell a mistake of their own from a passing conflict by the status.",
 )
-def mismatch(run: CheckRun) -> ProbeResult:
-    declared = _declared(run, "mismatch", "status")
-    if isinstance(declared, ProbeResult):
-        return declared
-    body = run.other_body
-    if body is None or not run.send(run.new_key(), body=body).succeeded:
-        return not_observable("no other valid body is known: give one with --other-data")
+@declared("mismatch", "status")
+def mismatch(run: CheckRun, said: Any) -> ProbeResult:
+    body = run.other_body()
+    if body is None:
+        return not_observable("no other body that is taken is known: give one with --other-data")
     key = run.new_key()
     run.send(key)
-    got = run.send(key, body=body).status
-    return holds(str(got)) if got == declared else broken(f"declared {declared}, and got {got}")
+    return _compared(said, run.send(key, body=body).status)
 
 
 @probe(
@@ -84,15 +122,16 @@ def mismatch(run: CheckRun) -> ProbeResult:
     "A duplicate of a running request gets the declared status",
     "A client that was told 409 does not know what to do with a 202.",
 )
-def flight(run: CheckRun) -> ProbeResult:
-    declared = _declared(run, "in_flight", "status")
-    if isinstance(declared, ProbeResult):
-        return declared
+@declared("in_flight", "status")
+def flight(run: CheckRun, said: Any) -> ProbeResult:
     seen = in_flight(run)
     if isinstance(seen, ProbeResult):
         return seen
-    got = seen.duplicate.status
-    return holds(str(got)) if got == declared else broken(f"declared {declared}, and got {got}")
+    if seen.waited and seen.duplicate.succeeded:
+        rule = (run.promises or {}).get("in_flight")
+        if is_object(rule) and rule.get("waits"):
+            return holds("waited for the answer, as declared")
+    return _compared(said, seen.duplicate.status)
 
 
 @probe(
@@ -100,17 +139,19 @@ def flight(run: CheckRun) -> ProbeResult:
     "A replay carries the declared marker",
     "Clients look for the header that they were told of.",
 )
-def replay(run: CheckRun) -> ProbeResult:
-    declared = _declared(run, "replay")
-    if isinstance(declared, ProbeResult):
-        return declared
-    name, value = str(declared.get("header")), str(declared.get("value"))
+@declared("replay")
+def replay(run: CheckRun, said: Any) -> ProbeResult:
+    name = said.get("header") if is_object(said) else None
+    value = said.get("value") if is_object(said) else None
+    if not isinstance(name, str) or not isinstance(value, str):
+        return broken(f"{NOT_ENFORCED}the contract's replay names no header and value")
     key = run.new_key()
     first, again = run.send(key), run.send(key)
     if again.value(name) != value:
-        return broken(f"declared {name}: {value}; the replay has {again.value(name)}")
+        got = again.value(name) or "nothing"
+        return broken(f"{NOT_ENFORCED}declared {name}: {value}; the replay has {got}")
     if first.value(name) == value and not run.deferred:
-        return broken(f"{name}: {value} is on the first answer too")
+        return broken(f"{NOT_ENFORCED}{name}: {value} is on the first answer too")
     return holds(f"{name}: {value}")
 
 
@@ -119,15 +160,15 @@ def replay(run: CheckRun) -> ProbeResult:
     "An answer is kept at least as long as declared, where it says how long",
     "A client that resumes after a day relies on it.",
 )
-def lifetime(run: CheckRun) -> ProbeResult:
-    declared = _declared(run, "lifetime")
-    if isinstance(declared, ProbeResult):
-        return declared
+@declared("lifetime")
+def lifetime(run: CheckRun, said: Any) -> ProbeResult:
+    if not isinstance(said, int | float):
+        return broken(f"{NOT_ENFORCED}the contract's lifetime is no number")
     told = run.send(run.new_key()).value("Idempotency-Expires")
     until = None if told is None else moment(told)
     if until is None:
         return not_observable("answers do not say how long they are kept")
     seconds = (until - datetime.now(UTC)).total_seconds()
-    if seconds < declared - SLACK:
-        return broken(f"declared {declared} s, and the answer is kept for {seconds:.0f} s")
+    if seconds < said - SLACK:
+        return broken(f"{NOT_ENFORCED}declared {said} s, and the answer is kept {seconds:.0f} s")
     return holds(f"{seconds:.0f} s")

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
-from semel.check.run import CheckRun, ProbeResult, broken, holds, not_observable, probe, skipped
+from semel.check.noise import moved_paths
+from semel.check.run import (
+    CheckRun,
+    ProbeResult,
+    broken,
+    holds,
+    moment,
+    not_observable,
+    probe,
+    skipped,
+)
 
 
 @probe(
@@ -29,7 +38,7 @@ def client_error(run: CheckRun) -> ProbeResult:
     run.facts["4xx"] = "kept" if marked else "not marked as kept"
     if expected is None:
         return skipped("the profile leaves it open")
-    if expected and first.body != again.body:
+    if expected and set(moved_paths(first, again)) - run.noise.paths:
         return broken(f"not kept; {run.difference(first, again)}")
     if not run.profile.marks:
         return not_observable("replays of this API carry no marker")
@@ -47,7 +56,7 @@ def server_error(run: CheckRun) -> ProbeResult:
     if not run.operation.failing:
         return skipped("the API offers no way to fail: give one with --failing-header")
     key = run.new_key()
-    first = run.caller.send(run.request(key).plus(*run.operation.failing))
+    first = run.ask(run.request(key).plus(*run.operation.failing))
     if first.status < 500:
         return skipped(f"the failing request got {first.status}")
     again = run.send(key)
@@ -82,14 +91,3 @@ def expiry(run: CheckRun) -> ProbeResult:
     if run.kept(first, again) is not False and again.value("Idempotency-Expires") != told:
         return broken(f"told {told}, in the replay {again.value('Idempotency-Expires')}")
     return holds(told)
-
-
-def moment(text: str) -> datetime | None:
-    """A date as HTTP or ISO 8601 has it; None for anything else."""
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            made = read(text.strip('"'))
-        except ValueError:
-            continue
-        return made if made.tzinfo else made.replace(tzinfo=UTC)
-    return None

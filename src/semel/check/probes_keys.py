@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from semel.check.run import CheckRun, ProbeResult, broken, holds, not_observable, probe, skipped
+from semel.check.run import (
+    CheckRun,
+    ProbeResult,
+    broken,
+    broken_by_count,
+    holds,
+    not_observable,
+    probe,
+    skipped,
+)
 from semel.check.wire import WireAnswer
 
 LONG = 256
+NOT_ABOUT_KEYS = frozenset({401, 403, 404, 405, 407})
+"""Refusals that a request gets whatever its key."""
 
 
-def _refused(
-    run: CheckRun, answer: WireAnswer, what: str, expected: tuple[int, ...]
-) -> ProbeResult:
+def _refused(answer: WireAnswer, what: str, expected: tuple[int, ...]) -> ProbeResult:
     if answer.succeeded:
         return broken(f"{what} was taken: {answer.status}")
     if answer.status >= 500:
         return broken(f"{what} made the API fail: {answer.status}")
+    if answer.status in NOT_ABOUT_KEYS:
+        return not_observable(f"{what} got {answer.status}, which is not about the key")
     if expected and answer.status not in expected:
         return broken(f"{what} got {answer.status}; the profile expects {_either(expected)}")
     return holds(f"{what} is refused with {answer.status}")
@@ -38,9 +49,9 @@ def missing(run: CheckRun) -> ProbeResult:
     if not run.profile.required:
         taken = answer.succeeded
         return holds("taken, as keys are optional") if taken else broken(f"got {answer.status}")
-    if run.effects_since(before, expected=0):
-        return broken("a request without a key took effect")
-    return _refused(run, answer, "a request without a key", run.profile.missing)
+    if run.effects_since(before, requests=0):
+        return broken_by_count("a request without a key took effect")
+    return _refused(answer, "a request without a key", run.profile.missing)
 
 
 @probe(
@@ -49,7 +60,7 @@ def missing(run: CheckRun) -> ProbeResult:
     "Clients whose key got lost all send the same empty one, and get each other's answers.",
 )
 def empty(run: CheckRun) -> ProbeResult:
-    return _refused(run, run.send(""), "an empty key", run.profile.malformed)
+    return _refused(run.send(""), "an empty key", run.profile.malformed)
 
 
 @probe(
@@ -60,9 +71,7 @@ def empty(run: CheckRun) -> ProbeResult:
 def malformed(run: CheckRun) -> ProbeResult:
     if run.profile.quoted is not True:
         return skipped("the profile takes any text for a key")
-    return _refused(
-        run, run.send(f'"{run.new_key()}'), "an unbalanced quote", run.profile.malformed
-    )
+    return _refused(run.send(f'"{run.new_key()}'), "an unbalanced quote", run.profile.malformed)
 
 
 @probe(
@@ -74,10 +83,15 @@ def long(run: CheckRun) -> ProbeResult:
     stem = (run.new_key() * 8)[: LONG - 1]
     first = run.send(stem + "a")
     if not first.succeeded:
-        return _refused(run, first, f"a key of {LONG} characters", run.profile.malformed)
+        return _refused(first, f"a key of {LONG} characters", run.profile.malformed)
     other = run.send(stem + "b")
-    if run.kept(first, other):
+    same = run.same_answer(first, other)
+    if same:
         return broken("two long keys that differ in their last character are one key")
+    if not other.succeeded:
+        return broken(f"one long key is taken, another gets {other.status}")
+    if same is None:
+        return not_observable(run.untold(first, other))
     if run.profile.longest is not None and run.profile.longest < LONG:
         return broken(f"taken, though keys may have {run.profile.longest} characters")
     return holds("taken, and not merged with one that begins alike")
@@ -90,7 +104,7 @@ def long(run: CheckRun) -> ProbeResult:
 )
 def repeated(run: CheckRun) -> ProbeResult:
     request = run.request(run.new_key()).plus((run.profile.header, run.new_key()))
-    return _refused(run, run.caller.send(request), "a repeated key", run.profile.malformed)
+    return _refused(run.ask(request), "a repeated key", run.profile.malformed)
 
 
 @probe(
@@ -103,11 +117,11 @@ def case(run: CheckRun) -> ProbeResult:
     first, other = run.send(key), run.send(key.upper())
     if not (first.succeeded and other.succeeded):
         return skipped(f"such keys are not taken: {first.status}, {other.status}")
-    kept = run.kept(first, other)
-    if kept:
+    same = run.same_answer(first, other)
+    if same:
         return broken("the same key in capitals got the first one's answer")
-    if kept is None:
-        return not_observable("all answers of this operation are equal")
+    if same is None:
+        return not_observable(run.untold(first, other))
     return holds("each has its own answer")
 
 
@@ -128,6 +142,6 @@ def quoted(run: CheckRun) -> ProbeResult:
         run.facts["quoted = bare"] = "yes"
         return holds("the quoted form got the bare one's answer")
     if kept is None:
-        return not_observable("all answers of this operation are equal")
+        return not_observable(run.untold(first, again))
     run.facts["quoted = bare"] = "no"
     return broken(f"the quoted form got another answer: {run.difference(first, again)}")

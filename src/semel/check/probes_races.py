@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Final
 
+from semel.check.oracles import RecordingProvider
 from semel.check.run import (
     LONGEST_PAUSE,
+    WAITS,
     CheckRun,
     ProbeResult,
     broken,
+    broken_by_count,
     holds,
     not_observable,
     probe,
     retry_after,
     skipped,
 )
-from semel.check.wire import WireAnswer
+from semel.check.wire import NoReply, PendingAnswer, WireAnswer, WireRequest
 
-AT_ONCE = 20
+AT_ONCE: Final = 20
+MOST_LIMITED: Final = 3
+"""Times that a request is sent again because of a limit of the rate."""
+WAITING: Final = 2.0
+"""Seconds after which a duplicate in flight seems to wait for the first one's answer."""
 
 
 @probe(
@@ -27,35 +35,38 @@ AT_ONCE = 20
     "Clients, proxies and queues retry while the first try is still under way.",
 )
 def twenty(run: CheckRun) -> ProbeResult:
-    if not run.operation.request.body:
-        return skipped("the request has no body, so that no last byte can be held back")
     before = run.effects()
     request = run.request(run.new_key())
     answers = run.caller.at_once([request] * AT_ONCE)
     final = run.final(request)
     since = run.effects_since(before)
     told = [answer for answer in answers if answer is not None]
-    bodies = {(answer.status, answer.body) for answer in told if answer.succeeded}
-    if final is not None and final.succeeded:
-        bodies.add((final.status, final.body))
-    bodies = {each for each in bodies if each[0] != 202} or bodies
-    failed = sorted({answer.status for answer in told if answer.status in (500, 502, 504)})
+    done = [answer for answer in (*told, final) if answer is not None and answer.succeeded]
+    done = [answer for answer in done if answer.status != 202] or done
     refused = sorted({answer.status for answer in told if not answer.succeeded})
     if refused:
         run.facts["in flight"] = ", ".join(map(str, refused))
-    if since is not None and since > 1:
-        return broken(f"{AT_ONCE} at once: {since} effects")
-    if len(bodies) > 1:
-        return broken(f"{AT_ONCE} at once: {len(bodies)} different answers that succeeded")
-    if failed:
+    if since is not None and since > run.counter.of_one:
+        return broken_by_count(f"{AT_ONCE} at once: {_effects(run, since)}")
+    if any(run.kept(done[0], each) is False for each in done):
+        return broken(f"{AT_ONCE} at once: different answers that succeeded")
+    if failed := [status for status in refused if status in (500, 502, 504)]:
         return broken(f"{AT_ONCE} at once: some were answered with {failed[0]}")
-    if not bodies:
+    if sum(answer.status == 429 for answer in told) > AT_ONCE // 2:
+        return not_observable(f"{AT_ONCE} at once: most were refused by a limit of the rate, 429")
+    if not done:
         return broken(f"{AT_ONCE} at once, and none ever succeeded: {refused or 'no answers'}")
-    if since is None and not run.noise.paths:
-        return not_observable("all answers of this operation are equal, and no oracle counts")
     if since is None:
-        return not_observable("one answer for all, but without --effects nobody counted")
+        return not_observable(f"no two different answers, but {run.counter.doubt}")
+    if since < run.counter.of_one:
+        return broken_by_count(f"{done[0].status}, but {_effects(run, since)}")
     return holds(f"{len(told)} answers, one effect")
+
+
+def _effects(run: CheckRun, since: int) -> str:
+    """A count that is wrong, in words."""
+    one = run.counter.of_one
+    return f"{since} effects" + ("" if one == 1 else f", where one request has {one}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +74,13 @@ class InFlight:
     """What a duplicate got while the first request was held up at the provider."""
 
     duplicate: WireAnswer
-    first: WireAnswer | None
-    again: WireAnswer | None
-    waited: float
-    effects: int
+    waited: bool
+    """Whether it was answered only after the first one was let go."""
+    executed: bool
+    """Whether the provider was called for both."""
+    after_pause: WireAnswer
+    """What the request got when the duplicate's ``Retry-After`` was over."""
+    in_the_end: WireAnswer | None
 
 
 def in_flight(run: CheckRun, body: bytes | None = None) -> InFlight | ProbeResult:
@@ -76,28 +90,56 @@ def in_flight(run: CheckRun, body: bytes | None = None) -> InFlight | ProbeResul
         return not_observable(
             "nothing holds a request up: let the API call --provider in place of its provider"
         )
-    key = run.new_key()
-    request = run.request(key)
+    request = run.request(key := run.new_key())
+    copy = request if body is None else run.request(key, body=body)
     arrived = provider.count()
-    duplicates: list[WireAnswer] = []
     provider.hold()
     try:
-
-        def meanwhile() -> None:
-            if provider.wait_for(arrived + 1, run.patience):
-                changes = {} if body is None else {"body": body}
-                duplicates.append(run.caller.send(run.request(key, **changes)))
-            provider.release()
-
-        (first,) = run.caller.at_once([request], meanwhile)
+        first = _held_up(run, request, provider)
+        if first is None:
+            return not_observable(f"the request did not reach {provider.words}")
+        pending = _begun(run, copy)
+        waited = pending.wait(0) is None
     finally:
         provider.release()
-    if not duplicates:
-        return not_observable(f"the request did not reach {provider.words}")
-    pause = min(LONGEST_PAUSE, retry_after(duplicates[0]) or 0.0)
-    time.sleep(pause)
-    again = run.final(request)
-    return InFlight(duplicates[0], first, again, pause, provider.count() - arrived)
+    first.wait()
+    duplicate = pending.wait()
+    if duplicate is None:
+        raise NoReply("the duplicate of a running request")
+    time.sleep(min(LONGEST_PAUSE, retry_after(duplicate) or 0.0))
+    after_pause = run.ask(request)
+    in_the_end = run.final(request)
+    executed = provider.count() - arrived > run.calls_of_one
+    return InFlight(duplicate, waited, executed, after_pause, in_the_end)
+
+
+def _held_up(
+    run: CheckRun, request: WireRequest, provider: RecordingProvider
+) -> PendingAnswer | None:
+    """The request, when it is at the provider; None when it does not come there."""
+    arrived, deadline = provider.count(), time.monotonic() + run.patience
+    pending = run.caller.begin(request)
+    while not provider.wait_for(arrived + 1, 0.2):
+        answer = pending.wait(0)
+        if time.monotonic() > deadline:
+            return None
+        if answer is not None and answer.status == 429:
+            pending = _begun(run, request)
+        elif answer is not None and not run.deferred and not provider.wait_for(arrived + 1, 1.0):
+            return None
+    return pending
+
+
+def _begun(run: CheckRun, request: WireRequest) -> PendingAnswer:
+    """The request under way; or answered, if it was not by a limit of the rate."""
+    pending = run.caller.begin(request)
+    for _ in range(MOST_LIMITED):
+        answer = pending.wait(WAITING)
+        if answer is None or answer.status != 429:
+            break
+        time.sleep(min(LONGEST_PAUSE, retry_after(answer) or 0.5))
+        pending = run.caller.begin(request)
+    return pending
 
 
 @probe(
@@ -109,16 +151,21 @@ def same(run: CheckRun) -> ProbeResult:
     seen = in_flight(run)
     if isinstance(seen, ProbeResult):
         return seen
-    run.facts["in flight"] = str(seen.duplicate.status)
-    if seen.effects > 1:
-        return broken(f"executed while the first was running: {seen.effects} effects")
-    if seen.duplicate.status >= 500:
-        return broken(f"made the API fail: {seen.duplicate.status}")
+    status = seen.duplicate.status
+    run.facts["in flight"] = f"waits, then {status}" if seen.waited else str(status)
+    if seen.executed:
+        return broken("executed while the first was running: the provider was called for both")
+    if status >= 500:
+        return broken(f"made the API fail: {status}")
+    if seen.waited and seen.duplicate.succeeded:
+        return holds(f"waited, and got {status}; one effect")
     expected = run.profile.in_flight
-    if expected and seen.duplicate.status not in expected:
+    if expected and status not in expected:
         words = " or ".join(map(str, expected))
-        return broken(f"got {seen.duplicate.status}; the profile expects {words}")
-    return holds(f"got {seen.duplicate.status}; one effect")
+        return broken(f"got {status}; the profile expects {words}")
+    if seen.duplicate.succeeded and status != 202:
+        return broken(f"got {status} while the first was still running, as if it had been done")
+    return holds(f"got {status}; one effect")
 
 
 @probe(
@@ -127,16 +174,18 @@ def same(run: CheckRun) -> ProbeResult:
     "Two orders that race under one key must not both go through.",
 )
 def other(run: CheckRun) -> ProbeResult:
-    body = run.other_body
-    if body is None:
-        return skipped("no other body is known: give one with --other-data")
+    body = None if run.provider is None else run.other_body()
+    if run.provider is not None and body is None:
+        return skipped("no other body that is taken is known: give one with --other-data")
     seen = in_flight(run, body)
     if isinstance(seen, ProbeResult):
         return seen
-    if seen.effects > 1:
-        return broken(f"executed while the first was running: {seen.effects} effects")
+    if seen.executed:
+        return broken("executed while the first was running: the provider was called for both")
     if seen.duplicate.succeeded and seen.duplicate.status != 202:
         return broken(f"answered with {seen.duplicate.status}, as if it had been done")
+    if seen.duplicate.status >= 500:
+        return broken(f"made the API fail: {seen.duplicate.status}")
     return holds(f"refused with {seen.duplicate.status}")
 
 
@@ -150,15 +199,20 @@ def pause(run: CheckRun) -> ProbeResult:
     if isinstance(seen, ProbeResult):
         return seen
     if seen.duplicate.succeeded and seen.duplicate.status != 202:
-        return skipped("the duplicate waited for the answer")
-    if seen.again is None or not seen.again.succeeded:
-        got = "no answer" if seen.again is None else seen.again.status
+        return skipped("the duplicate was not told to come back")
+    if seen.in_the_end is None or not seen.in_the_end.succeeded:
+        got = "no answer" if seen.in_the_end is None else seen.in_the_end.status
         return broken(f"after the first had ended, its retry never got the answer: {got}")
-    if retry_after(seen.duplicate) is None:
+    said = retry_after(seen.duplicate)
+    if said is None:
         if run.profile.retry_after:
             return broken(f"no Retry-After with {seen.duplicate.status}")
         return skipped("the profile asks for no Retry-After")
-    return holds(f"Retry-After: {seen.waited:.0f}, then {seen.again.status}")
+    later = seen.after_pause
+    # What is run later may still be running: only a first request that was answered is over.
+    if later.status in WAITS and said <= LONGEST_PAUSE and not (run.deferred or run.accepts):
+        return broken(f"Retry-After: {said:.0f}, and after it still {later.status}")
+    return holds(f"Retry-After: {said:.0f}, then {seen.in_the_end.status}")
 
 
 # ── clients that leave ────────────────────────────────────────────────────────────────────────────
@@ -192,19 +246,17 @@ def middle(run: CheckRun) -> ProbeResult:
     return _retried(run, request, before)
 
 
-def _retried(run: CheckRun, request: object, before: int | None) -> ProbeResult:
-    answer = run.final(request)  # type: ignore[arg-type]
+def _retried(run: CheckRun, request: WireRequest, before: int | None) -> ProbeResult:
+    answer = run.final(request)
     since = run.effects_since(before)
     if answer is None:
         return broken("its retry never got an answer")
     if not answer.succeeded:
         return broken(f"its retry got {answer.status}")
     if since is None:
-        return not_observable(
-            f"its retry got {answer.status}, but without --effects nobody counted"
-        )
-    if since != 1:
-        return broken(f"its retry got {answer.status}; effects: {since}")
+        return not_observable(f"its retry got {answer.status}, but {run.counter.doubt}")
+    if since != run.counter.of_one:
+        return broken_by_count(f"its retry got {answer.status}; {_effects(run, since)}")
     return holds(f"its retry got {answer.status}; one effect")
 
 
@@ -216,21 +268,20 @@ def _retried(run: CheckRun, request: object, before: int | None) -> ProbeResult:
 def restart(run: CheckRun) -> ProbeResult:
     if run.restart is None:
         return skipped("say with --restart how the API is restarted")
-    before = run.effects()
     key = run.new_key()
     first = run.send(key)
-    run.restart()
-    again = run.final(run.request(key))
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
+    before = run.effects()
+    run.restart()
+    again = run.final(run.request(key))
     if again is None:
         return broken("no answer after the restart")
-    since = run.effects_since(before)
-    if since is not None and since != 1:
-        return broken(f"effects after the restart: {since}")
+    if (run.effects_since(before, requests=0) or 0) > 0:  # a count may begin anew
+        return broken_by_count("it took effect again after the restart")
     kept = run.kept(first, again)
     if kept:
         return holds("the kept answer")
     if kept is None:
-        return not_observable("all answers of this operation are equal")
+        return not_observable(run.untold(first, again))
     return broken(f"forgotten: {run.difference(first, again)}")

@@ -6,19 +6,21 @@ import json
 from typing import Any
 
 from semel.check.json_values import is_array, is_object
-from semel.check.noise import OF_ONE_MOMENT, values_at
+from semel.check.noise import OF_ONE_MOMENT, OF_THE_RESOURCE, moved_paths, text_at
 from semel.check.run import (
     CheckRun,
     ProbeResult,
     broken,
+    broken_by_count,
     holds,
     not_observable,
     probe,
     skipped,
 )
-from semel.check.wire import WireAnswer
+from semel.check.wire import NO_JSON, WireAnswer
 
-_EQUAL = "all answers of this operation are equal, so a kept one cannot be told from a new one"
+LEAST_LEAK = 6
+"""Characters of a value that another caller cannot have by chance."""
 
 
 @probe(
@@ -28,15 +30,19 @@ _EQUAL = "all answers of this operation are equal, so a kept one cannot be told 
 )
 def equal(run: CheckRun) -> ProbeResult:
     key = run.new_key()
-    first, again = run.send(key), run.send(key)
+    first, before = run.send(key), run.effects()
+    again = run.send(key)
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
     kept = run.kept(first, again)
-    run.facts["keys enforced"] = {True: "yes", False: "no", None: "cannot be seen"}[kept]
+    run.facts["answers kept"] = {True: "yes", False: "no", None: "cannot be seen"}[kept]
     if kept:
         return holds(f"{again.status}, byte for byte")
     if kept is None:
-        return not_observable(_EQUAL)
+        moved = ", ".join(moved_paths(first, again))
+        if moved and run.effects_since(before, requests=0) == 0:
+            return holds(f"{again.status}, kept but for {moved}, and no effect")
+        return not_observable(run.untold(first, again))
     said = ", though it is marked as a replay" if run.marked(again) else ""
     return broken(f"the answer changed{said}; {run.difference(first, again)}")
 
@@ -49,24 +55,21 @@ def equal(run: CheckRun) -> ProbeResult:
 def once(run: CheckRun) -> ProbeResult:
     before = run.effects()
     if before is None:
-        return not_observable("no oracle: say with --effects or --provider what counts effects")
+        return not_observable(run.counter.doubt)
     key = run.new_key()
     first = run.send(key)
     made = run.effects_since(before)
     run.send(key)
     run.send(key)
     since = run.effects_since(before)
+    run.facts["effects"] = f"{since} for three sends of one request"
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
-    if made == 0:
-        return not_observable(f"{_oracle(run)} did not count the first request")
+    if made != run.counter.of_one:
+        return not_observable(f"a request counted {made}, the first ones {run.counter.of_one} each")
     if since != made:
-        return broken(f"three sends of one request: {since} effects, one request has {made}")
+        return broken_by_count(f"three sends of one request: {since} effects, one has {made}")
     return holds(f"three sends, effects of one: {made}")
-
-
-def _oracle(run: CheckRun) -> str:
-    return "no oracle" if run.oracle is None else run.oracle.words
 
 
 @probe(
@@ -109,8 +112,11 @@ def _markers(run: CheckRun, answer: WireAnswer) -> list[str]:
 def headers(run: CheckRun) -> ProbeResult:
     key = run.new_key()
     first, again = run.send(key), run.send(key)
-    if run.kept(first, again) is False:
+    kept = run.kept(first, again)
+    if kept is False:
         return skipped("nothing was replayed")
+    if kept is None and not run.marked(again):
+        return not_observable(run.untold(first, again))
     ignored = OF_ONE_MOMENT | {name.lower() for name in run.profile.markers}
     for name in dict.fromkeys(name.lower() for name, _ in first.headers):
         if name not in ignored and first.values(name) != again.values(name):
@@ -132,7 +138,7 @@ def cookies(run: CheckRun) -> ProbeResult:
         return skipped("the first answer sets no cookie")
     if run.kept(first, again) is False:
         return skipped("nothing was replayed")
-    same = set(first.values("Set-Cookie")) & set(again.values("Set-Cookie"))
+    same = set(first.values("Set-Cookie")) & set(again.values("Set-Cookie")) - run.noise.cookies
     return (
         broken("the replay repeats the first answer's cookie") if same else holds("none repeated")
     )
@@ -157,7 +163,7 @@ def reordered(run: CheckRun) -> ProbeResult:
         run.facts["body compared"] = "by its meaning"
         return holds("the kept answer")
     if kept is None:
-        return not_observable(_EQUAL)
+        return not_observable(run.untold(first, again))
     run.facts["body compared"] = "by its bytes"
     if not run.profile.canonical:
         return skipped(f"compared by its bytes: {again.status}")
@@ -173,22 +179,18 @@ def _reversed(value: Any) -> Any:
 # ── other requests under the same key ─────────────────────────────────────────────────────────────
 
 
-def _mismatched(
-    run: CheckRun, first: WireAnswer, again: WireAnswer, what: str, may_run: bool
-) -> ProbeResult:
-    """``may_run``: a key may count for each of them by itself, so that both run."""
-    kept = run.kept(first, again)
-    if kept:
+def _mismatched(run: CheckRun, first: WireAnswer, again: WireAnswer, what: str) -> ProbeResult:
+    """What another request under the same key may get: a refusal."""
+    same = run.same_answer(first, again)
+    if same:
         return broken(f"the same key with another {what} got the first one's answer")
-    if kept is None:
-        return not_observable(_EQUAL)
-    if again.succeeded and not may_run:
+    if same is None:
+        return not_observable(run.untold(first, again))
+    if again.succeeded:
         return broken(f"the same key with another {what} was executed: {again.status}")
     if again.status >= 500:
         return broken(f"the same key with another {what} made the API fail: {again.status}")
-    if again.succeeded:
-        return holds(f"another {what} is another request: it has an answer of its own")
-    if not may_run and run.profile.mismatch and again.status not in run.profile.mismatch:
+    if run.profile.mismatch and again.status not in run.profile.mismatch:
         expected = " or ".join(map(str, run.profile.mismatch))
         return broken(f"refused with {again.status}; the profile expects {expected}")
     return holds(f"refused with {again.status}")
@@ -200,22 +202,16 @@ def _mismatched(
     "A key that is reused by mistake would answer a new order with an old one, or run it unseen.",
 )
 def body(run: CheckRun) -> ProbeResult:
-    other = run.other_body
+    other = run.other_body()
     if other is None:
-        return skipped("no other body is known: give one with --other-data")
-    control = run.send(run.new_key(), body=other)
-    if not control.succeeded:
-        return not_observable(
-            f"the other body is refused with a key of its own ({control.status}): "
-            "give a valid one with --other-data"
-        )
+        return not_observable("no other body that is taken is known: give one with --other-data")
     key = run.new_key()
     first, before = run.send(key), run.effects()
     again = run.send(key, body=other)
     run.facts["mismatch"] = str(again.status)
-    if run.effects_since(before, expected=0):
-        return broken("the same key with another body took effect")
-    return _mismatched(run, first, again, "body", may_run=False)
+    if run.effects_since(before, requests=0):
+        return broken_by_count("the same key with another body took effect")
+    return _mismatched(run, first, again, "body")
 
 
 @probe(
@@ -230,7 +226,27 @@ def query(run: CheckRun) -> ProbeResult:
     if not control.succeeded:
         return not_observable(f"another query is refused with a key of its own: {control.status}")
     key = run.new_key()
-    return _mismatched(run, run.send(key), run.send(key, target=other), "query", may_run=False)
+    return _mismatched(run, run.send(key), run.send(key, target=other), "query")
+
+
+def _elsewhere(run: CheckRun, what: str, **changes: Any) -> ProbeResult:
+    """A key may count for each path and method by itself; then both run. Where nothing is at the
+    other place, a refusal says nothing about the key: another key gets the same one."""
+    control = run.send(run.new_key(), **changes)
+    key = run.new_key()
+    first, again = run.send(key), run.send(key, **changes)
+    same = run.same_answer(first, again)
+    if same:
+        return broken(f"the same key with another {what} got the first one's answer")
+    if again.status >= 500 and control.status < 500:
+        return broken(f"the same key with another {what} made the API fail: {again.status}")
+    if again.status == control.status and not control.succeeded:
+        return not_observable(f"another {what} gets {control.status} with any key")
+    if same is None:
+        return not_observable(run.untold(first, again))
+    if again.succeeded:
+        return holds(f"another {what} is another request: it has an answer of its own")
+    return holds(f"refused with {again.status}")
 
 
 @probe(
@@ -240,10 +256,8 @@ def query(run: CheckRun) -> ProbeResult:
 )
 def path(run: CheckRun) -> ProbeResult:
     at, question, rest = run.operation.request.target.partition("?")
-    key = run.new_key()
-    first = run.send(key)
-    again = run.send(key, target=f"{at.rstrip('/')}/semel-check{question}{rest}")
-    return _mismatched(run, first, again, "path", may_run=True)
+    made = f"{at.rstrip('/')}/semel-check{question}{rest}"
+    return _elsewhere(run, "path", target=run.operation.other_target or made)
 
 
 @probe(
@@ -253,9 +267,7 @@ def path(run: CheckRun) -> ProbeResult:
 )
 def method(run: CheckRun) -> ProbeResult:
     other = "PATCH" if run.operation.request.method != "PATCH" else "POST"
-    key = run.new_key()
-    first, again = run.send(key), run.send(key, method=other)
-    return _mismatched(run, first, again, "method", may_run=True)
+    return _elsewhere(run, "method", method=other)
 
 
 @probe(
@@ -267,11 +279,15 @@ def get(run: CheckRun) -> ProbeResult:
     key = run.new_key()
     first = run.send(key)
     read = run.send(key, method="GET", body=b"")
-    kept = run.kept(first, read)
-    if kept:
-        return broken("a GET with the key got the stored answer of the POST")
-    if kept is None:
-        return not_observable(_EQUAL)
+    same = run.same_answer(first, read)
+    if same and (first.status, first.body) == (read.status, read.body):
+        return broken("a GET with the key got the stored answer")
+    if run.marked(read):
+        return broken("a GET with the key got an answer that is marked as a replay")
+    if same is None:
+        return not_observable(run.untold(first, read))
+    if not read.succeeded:
+        return not_observable(f"nothing can be read there: {read.status}")
     return holds(f"a GET with the key got {read.status}")
 
 
@@ -286,22 +302,34 @@ def get(run: CheckRun) -> ProbeResult:
 def tenant(run: CheckRun) -> ProbeResult:
     if not run.other_credentials:
         return skipped("there is one caller only: give another's token with --other")
+    control = run.send(run.new_key(), credentials=run.other_credentials)
+    if not control.succeeded:
+        return not_observable(f"the other caller is refused with any key: {control.status}")
     key = run.new_key()
     first = run.send(key)
     other = run.send(key, credentials=run.other_credentials)
     run.facts["scope"] = "caller" if other.succeeded else f"shared ({other.status})"
-    leaked = [
-        path
-        for path, value in values_at(first, run.noise.paths).items()
-        if value.encode() in other.body
-    ]
-    if leaked:
+    if leaked := _leaked(run, first, other):
+        run.facts["scope"] = "shared: answers another caller"
         return broken(f"another caller's answer has the first one's {', '.join(leaked)}")
     kept = run.kept(first, other)
     if kept:
         return broken("another caller with the same key got the first one's answer")
-    if kept is None:
-        return not_observable(_EQUAL)
     if not other.succeeded:
         return broken(f"another caller with the same key is refused: {other.status}")
+    if kept is None:
+        return not_observable(run.untold(first, other))
     return holds("each caller has an answer of its own")
+
+
+def _leaked(run: CheckRun, first: WireAnswer, other: WireAnswer) -> list[str]:
+    """Where the first answer has values that are somewhere in the other one too."""
+    shown = other.body.decode("utf-8", "replace")
+    document = other.document
+    if document is not NO_JSON:
+        shown += json.dumps(document, ensure_ascii=False)  # without escapes
+    shown += "\n".join(text for _, text in other.headers)
+    told = {path: text_at(first, path) for path in run.noise.telling}
+    found = [p for p, text in told.items() if text and len(text) >= LEAST_LEAK and text in shown]
+    headers = run.noise.telling_headers.intersection(OF_THE_RESOURCE)
+    return [*sorted(found), *(n for n in headers if first.values(n) == other.values(n))]

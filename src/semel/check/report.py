@@ -1,7 +1,7 @@
 """The report of a run: for people, for programs, for CI.
 
-Secrets are never in it: headers that carry credentials are blotted out, and so is every text that
-stood in one, wherever else it appears.
+Every form begins with the same lines: where what is declared is not what is done, whether the run
+came to its end, and the counts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
+from semel.check.json_values import is_object
 from semel.check.profiles import CheckProfile
+from semel.check.redaction import Redactor, shown_safely
 from semel.check.run import PROBES, CheckVerdict, ProbeResult
-from semel.check.wire import Pairs, WireExchange
 from semel.errors import ConfigurationError
 
-SECRET_HEADERS: Final = re.compile(
-    r"authorization|cookie|token|secret|signature|api-?key|credential|session", re.IGNORECASE
-)
-BLOT: Final = "[redacted]"
-LONGEST: Final = 2000
-"""Characters of a body that are shown."""
-LEAST_SECRET: Final = 6
-"""Shorter texts would blot out half the report."""
+INTERRUPTED: Final = "it was interrupted"
 FORMATS: Final = ("json", "junit", "sarif", "html", "markdown")
 
 
@@ -41,6 +35,12 @@ class CheckReport:
     requests: int
     seconds: float
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    unchecked: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Operations that could not be checked, and why."""
+    ended: str = ""
+    """Why the run ended before its end."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """What was given as a secret."""
 
     def count(self, verdict: CheckVerdict) -> int:
         return Counter(each.verdict for each in self.results)[verdict]
@@ -49,26 +49,80 @@ class CheckReport:
     def broken(self) -> list[ProbeResult]:
         return [each for each in self.results if each.verdict is CheckVerdict.BROKEN]
 
+    @property
+    def finished(self) -> bool:
+        """Whether all that was wanted was tried, and something was shown at all."""
+        shown = self.count(CheckVerdict.HOLDS) + len(self.broken)
+        return not self.ended and not self.unchecked and shown > 0
+
+    @property
+    def interrupted(self) -> bool:
+        return self.ended == INTERRUPTED
+
+    @property
+    def contract_gaps(self) -> list[ProbeResult]:
+        """Where the API does not do what it declares, or does what it does not declare."""
+        return [each for each in self.broken if each.name.startswith("contract.")]
+
     def headline(self) -> str:
         """The whole run in a sentence."""
         counts = [f"{self.count(each)} {each}" for each in CheckVerdict if self.count(each)]
-        return f"{', '.join(counts)}; {self.requests} requests in {self.seconds:.1f} s"
+        sums = ", ".join(counts) or "nothing was tried"
+        return f"{sums}; {self.requests} requests in {self.seconds:.1f} s"
+
+    def first_lines(self) -> list[str]:
+        """What is said first: the contract against the API, what is missing, the counts."""
+        shown = self.redactor()
+        return [shown.text(each) for each in (*self._contract(), *self._missing())] + [
+            self.headline()
+        ]
+
+    def _contract(self) -> list[str]:
+        if gaps := self.contract_gaps:
+            return [_capital(f"{each.reason} ({each.operation})") for each in gaps]
+        compared = [each for each in self.results if each.name.startswith("contract.")]
+        if held := sum(each.verdict is CheckVerdict.HOLDS for each in compared):
+            unseen = sum(each.verdict is CheckVerdict.NOT_OBSERVABLE for each in compared)
+            rest = f", {unseen} could not be seen" if unseen else ""
+            return [f"What is declared is enforced: {held} of its promises hold{rest}"]
+        if any(each.verdict is CheckVerdict.NOT_OBSERVABLE for each in compared):
+            return ["Keys are declared; whether they are enforced could not be seen"]
+        return []
+
+    def _missing(self) -> list[str]:
+        lines = [f"Not checked: {reason}" for reason in self.unchecked.values()]
+        if self.ended:
+            lines.append(f"Not finished: {self.ended}")
+        elif not lines and not self.finished:
+            lines.append("Nothing was shown: no probe holds, and none is broken")
+        return lines
+
+    def redactor(self) -> Redactor:
+        evidence = [one for result in self.results for one in result.evidence]
+        return Redactor(evidence, self.secrets)
 
     def document(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        shown = Redactor(self)
+        shown = self.redactor()
         return {
+            "headline": self.first_lines(),
             "origin": self.origin,
             "profile": self.profile.name,
+            "finished": self.finished,
             "requests": self.requests,
             "seconds": round(self.seconds, 3),
             "counts": {each.value: self.count(each) for each in CheckVerdict},
-            "contract": {name: dict(facts) for name, facts in self.facts.items()},
+            "contract_gaps": [each.name for each in self.contract_gaps],
+            "unchecked": {shown.text(n): shown.text(why) for n, why in self.unchecked.items()},
+            "found_out": {
+                shown.text(name): {what: shown.text(said) for what, said in facts.items()}
+                for name, facts in self.facts.items()
+            },
             "results": [
                 {
                     "probe": each.name,
-                    "operation": each.operation,
-                    "title": _title(each),
+                    "operation": shown.text(each.operation),
+                    "title": title(each),
                     "verdict": each.verdict.value,
                     "reason": shown.text(each.reason),
                     "seconds": round(each.seconds, 3),
@@ -84,20 +138,35 @@ class CheckReport:
             from semel.check.html import html
 
             return html(self)
-        made = {"json": _json, "junit": _junit, "sarif": _sarif, "markdown": _markdown}.get(form)
-        if made is None:
-            raise ConfigurationError(f"there is no report {form!r}; there are {', '.join(FORMATS)}")
-        return made(self)
+        known_format(form)
+        made = {"json": _json, "junit": _junit, "sarif": _sarif, "markdown": _markdown}
+        return made[form](self)
 
     def badge(self) -> dict[str, object]:
         """For a badge that shows a JSON endpoint."""
         held, bad = self.count(CheckVerdict.HOLDS), len(self.broken)
-        colour = "red" if bad else "brightgreen"
-        message = f"{bad} broken" if bad else f"{held} hold"
+        message, colour = f"{held} hold", "brightgreen"
+        if bad:
+            message, colour = f"{bad} broken", "red"
+        elif not self.finished:
+            message, colour = "not finished" if held else "not shown", "lightgrey"
+        if any(each.name == "contract.keys" for each in self.contract_gaps):
+            message = self.contract_gaps[0].reason.partition(":")[0]
         return {"schemaVersion": 1, "label": "idempotency", "message": message, "color": colour}
 
 
-def _title(result: ProbeResult) -> str:
+def known_format(form: str) -> None:
+    """A `ConfigurationError` for a report that there is not."""
+    if form not in FORMATS:
+        raise ConfigurationError(f"there is no report {form!r}; there are {', '.join(FORMATS)}")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def title(result: ProbeResult) -> str:
+    """What holds, if the probe holds."""
     known = PROBES.get(result.name)
     return result.name if known is None else known.title
 
@@ -108,56 +177,6 @@ def why(result: ProbeResult) -> str:
     return "" if known is None else known.why
 
 
-class Redactor:
-    """Shows exchanges without what was secret in any of them."""
-
-    def __init__(self, report: CheckReport) -> None:
-        found: set[str] = set()
-        for result in report.results:
-            for one in result.evidence:
-                found |= _secrets(one.request.headers)
-                found |= _secrets(one.answer.headers if one.answer else ())
-        self._secrets = sorted(found, key=len, reverse=True)
-
-    def text(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, BLOT)
-        return text
-
-    def exchange(self, one: WireExchange) -> dict[str, Any]:
-        request = {
-            "method": one.request.method,
-            "target": self.text(one.request.target),
-            "headers": self._headers(one.request.headers),
-            "body": self._body(one.request.body),
-        }
-        if one.answer is None:
-            return {"request": request, "answer": None, "note": one.note}
-        answer = {
-            "status": one.answer.status,
-            "headers": self._headers(one.answer.headers),
-            "body": self._body(one.answer.body),
-        }
-        return {"request": request, "answer": answer, "note": one.note}
-
-    def _headers(self, headers: Pairs) -> list[list[str]]:
-        return [[name, BLOT if _is_secret(name) else self.text(text)] for name, text in headers]
-
-    def _body(self, body: bytes) -> str:
-        text = self.text(body.decode("utf-8", "replace"))
-        return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(body)} bytes)"
-
-
-def _is_secret(name: str) -> bool:
-    return name.lower() != "idempotency-key" and SECRET_HEADERS.search(name) is not None
-
-
-def _secrets(headers: Pairs) -> set[str]:
-    texts = [text for name, text in headers if _is_secret(name)]
-    words = {word.strip(';,"') for text in texts for word in re.split(r"[\s=]", text)}
-    return {word for word in words if len(word) >= LEAST_SECRET and word.lower() != "bearer"}
-
-
 # ── forms ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -166,19 +185,27 @@ def _json(report: CheckReport) -> str:
 
 
 def _junit(report: CheckReport) -> str:
-    shown = Redactor(report)
+    shown = report.redactor()
     passed_over = report.count(CheckVerdict.SKIPPED) + report.count(CheckVerdict.NOT_OBSERVABLE)
     suite = Xml.Element(
         "testsuite",
         name="semel check",
-        tests=str(len(report.results)),
+        tests=str(len(report.results) + (not report.finished)),
         failures=str(len(report.broken)),
+        errors=str(int(not report.finished)),
         skipped=str(passed_over),
         time=f"{report.seconds:.3f}",
     )
+    if not report.finished:
+        case = Xml.SubElement(suite, "testcase", classname="semel check", name="finished")
+        Xml.SubElement(case, "error", message=_printable("; ".join(report.first_lines())))
     for each in report.results:
         case = Xml.SubElement(
-            suite, "testcase", classname=each.operation, name=each.name, time=f"{each.seconds:.3f}"
+            suite,
+            "testcase",
+            classname=_printable(shown.text(each.operation)),
+            name=each.name,
+            time=f"{each.seconds:.3f}",
         )
         said = _printable(shown.text(each.reason))
         if each.verdict is CheckVerdict.BROKEN:
@@ -188,6 +215,8 @@ def _junit(report: CheckReport) -> str:
             )
         elif each.verdict is not CheckVerdict.HOLDS:
             Xml.SubElement(case, "skipped", message=f"{each.verdict}: {said}")
+    told = Xml.SubElement(suite, "system-out")
+    told.text = _printable("\n".join(report.first_lines()))
     return Xml.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
@@ -197,7 +226,7 @@ def _printable(text: str) -> str:
 
 
 def _sarif(report: CheckReport) -> str:
-    shown = Redactor(report)
+    shown = report.redactor()
     rules = [
         {
             "id": each.name,
@@ -210,36 +239,55 @@ def _sarif(report: CheckReport) -> str:
         {
             "ruleId": each.name,
             "level": "error",
-            "message": {"text": f"{each.operation}: {shown.text(each.reason)}"},
+            "message": {"text": shown.text(f"{each.operation}: {each.reason}")},
             "locations": [
-                {"physicalLocation": {"artifactLocation": {"uri": report.origin}}},
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": report.origin},
+                        "region": {"startLine": 1},
+                    }
+                },
             ],
+            "partialFingerprints": {"probe/v1": shown.text(f"{each.operation} {each.name}")},
         }
-        for each in report.broken
+        for each in (*report.contract_gaps, *_others(report))
     ]
     tool = {"driver": {"name": "semel check", "informationUri": _DOCS, "rules": rules}}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    run = {"tool": tool, "results": results}
+    ends: dict[str, Any] = {"executionSuccessful": report.finished}
+    if not report.finished:
+        said = [{"level": "error", "message": {"text": each}} for each in report.first_lines()]
+        ends["toolExecutionNotifications"] = said
+    run = {
+        "tool": tool,
+        "invocations": [ends],
+        "properties": {"headline": report.first_lines()},
+        "results": results,
+    }
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _others(report: CheckReport) -> list[ProbeResult]:
+    return [each for each in report.broken if each not in report.contract_gaps]
 
 
 _DOCS: Final = "https://semel.readthedocs.io/reference/check/"
 
 
 def _markdown(report: CheckReport) -> str:
-    shown = Redactor(report)
-    lines = [f"# semel check: {report.origin}", "", f"{report.headline()}.", ""]
-    lines += [
-        f"Profile: {report.profile.title}.",
-        "",
-        "| probe | verdict | reason |",
-        "|---|---|---|",
-    ]
+    shown = report.redactor()
+    *first, counts = report.first_lines()
+    lines = [f"# semel check: {_cell(report.origin)}", ""]
+    lines += [f"- **{_cell(each)}**" for each in first]
+    lines += [f"- {counts}.", f"- Profile: {_cell(report.profile.title)}.", ""]
+    lines += ["| operation | probe | verdict | reason |", "|---|---|---|---|"]
     for each in sorted(report.results, key=_worst_first):
-        cells = (f"`{each.name}`", each.verdict.value, _cell(shown.text(each.reason)))
-        lines.append(f"| {' | '.join(cells)} |")
+        what = _cell(shown.text(each.operation))
+        lines.append(
+            f"| {what} | `{each.name}` | {each.verdict} | {_cell(shown.text(each.reason))} |"
+        )
     for name, facts in report.facts.items():
-        lines += ["", f"## What {_cell(name)} does", "", "| | |", "|---|---|"]
+        lines += ["", f"## What {_cell(shown.text(name))} does", "", "| | |", "|---|---|"]
         lines += [f"| {what} | {_cell(shown.text(said))} |" for what, said in facts.items()]
     return "\n".join([*lines, ""])
 
@@ -250,24 +298,54 @@ def _worst_first(result: ProbeResult) -> int:
 
 
 def _cell(text: str) -> str:
-    safe = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-    return " ".join(safe.split())
+    """Text that Markdown shows as it is: no link, no image, no tag, no new row."""
+    one_line = " ".join(shown_safely(text).split())
+    return re.sub(r"([\\`*_{}\[\]()#!|<>&~@])", r"\\\1", one_line)
 
 
 # ── known gaps ────────────────────────────────────────────────────────────────────────────────────
 
 
-def regressions(report: CheckReport, baseline: Path) -> list[ProbeResult]:
-    """What is broken and is not in the baseline file."""
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The gaps that are known, by operation and probe, under one profile."""
+
+    profile: str
+    gaps: frozenset[tuple[str, str]]
+
+    def regressions(self, report: CheckReport) -> list[ProbeResult]:
+        """What is broken and is not known."""
+        return [each for each in report.broken if (each.operation, each.name) not in self.gaps]
+
+    def mended(self, report: CheckReport) -> list[ProbeResult]:
+        """What is known as broken, and holds."""
+        held = [each for each in report.results if each.verdict is CheckVerdict.HOLDS]
+        return [each for each in held if (each.operation, each.name) in self.gaps]
+
+
+def read_baseline(path: Path, profile: CheckProfile) -> Baseline:
+    """The baseline in a file; an error if it is none, or was made under another profile."""
     try:
-        known = json.loads(baseline.read_text("utf-8"))["broken"]
-        gaps = {(str(each["operation"]), str(each["probe"])) for each in known}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigurationError(f"{baseline} is no baseline of `semel check`: {error}") from error
-    return [each for each in report.broken if (each.operation, each.name) not in gaps]
+        document = json.loads(path.read_text("utf-8"))
+        known = document["broken"]
+        gaps = frozenset((str(each["operation"]), str(each["probe"])) for each in known)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is no baseline of `semel check`: {error}") from error
+    made_for = document.get("profile") if is_object(document) else None
+    if made_for != profile.name:
+        raise ConfigurationError(
+            f"{path} is a baseline for the profile {made_for}, and this run is for {profile.name}: "
+            "what is a gap there may be none here. Write it anew with --write-baseline"
+        )
+    if gone := sorted({probe for _, probe in gaps} - set(PROBES)):
+        raise ConfigurationError(
+            f"{path} names probes that there are not: {', '.join(gone)}. Write it anew"
+        )
+    return Baseline(profile.name, gaps)
 
 
 def write_baseline(report: CheckReport, path: Path) -> None:
     """What is broken today, to be known tomorrow."""
     gaps = [{"operation": each.operation, "probe": each.name} for each in report.broken]
-    path.write_text(json.dumps({"broken": gaps}, indent=2) + "\n", "utf-8")
+    document = {"profile": report.profile.name, "broken": gaps}
+    path.write_text(json.dumps(document, indent=2) + "\n", "utf-8")

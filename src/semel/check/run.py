@@ -5,27 +5,41 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
+from semel.check.effects import EffectCounter
 from semel.check.json_values import is_array, is_object
-from semel.check.noise import Noise, moved_paths
-from semel.check.oracles import Oracle, RecordingProvider
+from semel.check.noise import OF_THE_RESOURCE, Noise, moved_paths, text_at
+from semel.check.oracles import RecordingProvider
 from semel.check.profiles import CheckProfile
-from semel.check.wire import NO_JSON, Caller, NoReply, WireAnswer, WireExchange, WireRequest
+from semel.check.wire import (
+    NO_JSON,
+    Caller,
+    NoReply,
+    Pairs,
+    WireAnswer,
+    WireExchange,
+    WireRequest,
+)
+from semel.errors import SemelError
 
 LONGEST_PAUSE: Final = 5.0
 """Seconds that a probe waits before it asks again, whatever ``Retry-After`` says."""
 WAITS: Final = frozenset({202, 409, 425, 429, 503})
 """Statuses after which a client sends the same request again."""
-_OTHER: Final[dict[type, Callable[[Any], Any]]] = {
-    int: lambda number: number + 1,
-    float: lambda number: number + 1,
-    str: lambda text: f"{text}x",
-}
-"""Makes another value; another number is more often valid than another text."""
+MOST_TRIED: Final = 4
+"""Bodies that are tried until the API takes one."""
+DEEPEST: Final = 8
+
+
+class NotAnswered(SemelError):
+    """The answers are about the caller, not about the request: its rate, its credentials."""
 
 
 class CheckVerdict(StrEnum):
@@ -47,6 +61,8 @@ class ProbeResult:
     name: str = ""
     operation: str = ""
     seconds: float = 0.0
+    counted: bool = False
+    """Whether the verdict rests on a count of effects."""
 
 
 def holds(reason: str) -> ProbeResult:
@@ -55,6 +71,11 @@ def holds(reason: str) -> ProbeResult:
 
 def broken(reason: str) -> ProbeResult:
     return ProbeResult(CheckVerdict.BROKEN, reason)
+
+
+def broken_by_count(reason: str) -> ProbeResult:
+    """Broken, if the oracle is right."""
+    return ProbeResult(CheckVerdict.BROKEN, reason, counted=True)
 
 
 def not_observable(reason: str) -> ProbeResult:
@@ -100,8 +121,10 @@ class CheckedOperation:
     """A valid body with another meaning."""
     refused_body: bytes | None = None
     """A body that the API refuses with a 4xx."""
-    failing: tuple[tuple[str, str], ...] = ()
+    failing: Pairs = ()
     """Headers that make the API fail with a 5xx."""
+    other_target: str | None = None
+    """Path and query of another operation that takes the same body."""
     label: str = ""
     promises: Mapping[str, Any] | None = None
     """What its OpenAPI document declares."""
@@ -114,22 +137,27 @@ class CheckRun:
     operation: CheckedOperation
     caller: Caller
     profile: CheckProfile
-    oracle: Oracle | None = None
+    counter: EffectCounter = field(default_factory=lambda: EffectCounter(None))
     provider: RecordingProvider | None = None
-    credentials: tuple[tuple[str, str], ...] = ()
-    other_credentials: tuple[tuple[str, str], ...] = ()
+    calls_of_one: int = 1
+    """How often one request calls the recording provider."""
+    credentials: Pairs = ()
+    other_credentials: Pairs = ()
     restart: Callable[[], None] | None = None
-    settle_seconds: float = 0.0
     patience: float = 30.0
     noise: Noise = field(default_factory=Noise)
     promises: Mapping[str, Any] | None = None
     """What the API declares; None: it publishes no contract."""
     deferred: bool = False
     """Whether the API accepts requests with a 202 and runs them later."""
+    accepts: bool = False
+    """Whether a 202 is the operation's own answer, and no other one comes."""
     tells_first: bool = False
     """Whether a first answer has the marker too, with a value that says no."""
     facts: dict[str, str] = field(default_factory=dict[str, str])
     """What was found out about the contract, for ``--discover``."""
+    _other_body: bytes | None = None
+    _looked_for_other_body: bool = False
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
@@ -146,67 +174,80 @@ class CheckRun:
     def send(self, key: str | None, **changes: Any) -> WireAnswer:
         """The answer; where the API accepts and runs later, the one that is there in the end."""
         request = self.request(key, **changes)
-        answer = self.caller.send(request)
-        if answer.status != 202 or retry_after(answer) is None:
+        answer = self.ask(request)
+        if answer.status != 202 or retry_after(answer) is None or self.accepts:
             return answer
-        self.deferred = True
-        return self.final(request) or answer
+        final = self.final(request)
+        self.accepts, self.deferred = final is None, final is not None
+        return final or answer
+
+    def ask(self, request: WireRequest) -> WireAnswer:
+        """One answer about the request itself: what a limit of the rate refused is sent again, and
+        credentials that ended are told."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            answer = self.caller.send(request)
+            said = retry_after(answer)
+            pause = min(LONGEST_PAUSE, 1.0 if said is None else max(0.1, said))
+            if answer.status == 401 and self._uses_own_credentials(request):
+                raise NotAnswered("the API asks who is calling (401): give a token with --as")
+            if answer.status != 429:
+                return answer
+            if time.monotonic() + pause > deadline:
+                raise NotAnswered("the API limits the rate of requests: 429")
+            time.sleep(pause)
+
+    def _uses_own_credentials(self, request: WireRequest) -> bool:
+        return all(each in request.headers for each in self.credentials)
 
     def final(self, request: WireRequest) -> WireAnswer | None:
         """The answer that a patient client ends with; None when it never comes."""
         deadline = time.monotonic() + self.patience
+        pause = 0.1
         while True:
             try:
                 answer = self.caller.send(request)
             except NoReply:
                 answer = None
-            if answer is not None and answer.status not in WAITS:
+            if answer is not None and self._is_final(answer):
                 return answer
-            pause = min(LONGEST_PAUSE, retry_after(answer) or 0.2)
-            if time.monotonic() + pause > deadline:
-                return answer if answer is not None and self._is_final(answer) else None
-            time.sleep(pause)
+            pause = min(2 * pause, 2.0)
+            wait = min(LONGEST_PAUSE, max(pause, retry_after(answer) or 0.0))
+            if time.monotonic() + wait > deadline:
+                return None
+            time.sleep(wait)
 
     def _is_final(self, answer: WireAnswer) -> bool:
-        """A 202 may be the operation's own answer, and a 409 a refusal for good."""
-        return answer.status == 202 and retry_after(answer) is None
+        """A 202 may be the operation's own answer."""
+        return answer.status not in WAITS or (answer.status == 202 and self.accepts)
 
     @property
     def json_body(self) -> Any:
         try:
             return json.loads(self.operation.request.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return NO_JSON
 
-    @property
     def other_body(self) -> bytes | None:
-        """A body with another meaning: the one that was given, or one value of it changed."""
-        if self.operation.other_body is not None:
-            return self.operation.other_body
-        document = self.json_body
-        made = next((m for kind in _OTHER if (m := _changed(document, kind))), None)
-        return None if made is None else json.dumps(made).encode()
+        """A body with another meaning that the API takes: the one that was given, or this one with
+        a value changed. It is tried once, with keys of its own."""
+        if not self._looked_for_other_body:
+            self._looked_for_other_body = True
+            given = self.operation.other_body
+            tries = other_bodies(self.operation.request.body) if given is None else [given]
+            self._other_body = next(
+                (each for each in tries if self.send(self.new_key(), body=each).succeeded), None
+            )
+        return self._other_body
 
     # ── effects ───────────────────────────────────────────────────────────────────────────────────
 
     def effects(self) -> int | None:
-        """The count of effects so far; None without an oracle."""
-        if self.oracle is None:
-            return None
-        if self.settle_seconds:
-            time.sleep(self.settle_seconds)
-        return self.oracle.count()
+        """The count of effects so far; None where nobody counts."""
+        return self.counter.now()
 
-    def effects_since(self, before: int | None, expected: int = 1) -> int | None:
-        """How many effects there were since; waits for the expected ones, which may come later."""
-        if before is None or self.oracle is None:
-            return None
-        deadline = time.monotonic() + min(self.patience, 5.0)
-        while True:
-            since = (self.effects() or 0) - before
-            if since >= expected or time.monotonic() > deadline:
-                return since
-            time.sleep(0.05)
+    def effects_since(self, before: int | None, requests: int = 1) -> int | None:
+        return self.counter.since(before, requests)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -223,31 +264,95 @@ class CheckRun:
         return any(answer.values(name) for name in self.profile.markers)
 
     def kept(self, first: WireAnswer, again: WireAnswer) -> bool | None:
-        """Whether ``again`` is the kept answer ``first``; None where nobody could tell."""
-        if first.status != again.status or first.body != again.body:
+        """Whether ``again`` is the kept answer ``first``; None where nobody could tell, which
+        `untold` explains."""
+        if first.status != again.status:
             return False
-        return True if self.noise.paths or self.marked(again) else None
+        headers = self.noise.telling_headers
+        if any(n in headers and first.values(n) != again.values(n) for n in OF_THE_RESOURCE):
+            return False
+        if first.body == again.body:
+            same = any(first.values(name) == again.values(name) for name in headers)
+            return True if self.noise.telling or self.marked(again) or same else None
+        moved = set(moved_paths(first, again))
+        return None if self.noise.telling - moved and moved <= self.noise.paths else False
+
+    def untold(self, first: WireAnswer, again: WireAnswer) -> str:
+        """Why nobody can tell whether ``again`` is the kept answer ``first``."""
+        moved = moved_paths(first, again)
+        if not moved:
+            return "all answers of this operation are equal: a kept one looks like a new one"
+        stayed = ", ".join(sorted(self.noise.telling - set(moved)))
+        return f"{stayed} stayed, and {', '.join(moved)} moved: it is kept in part, or run again"
+
+    def same_answer(self, first: WireAnswer, other: WireAnswer) -> bool | None:
+        """Whether ``other`` has what only ``first`` had; None where nobody could tell."""
+        for path in self.noise.telling:
+            if (value := text_at(first, path)) is not None and value == text_at(other, path):
+                return True
+        if (first.status, first.body) == (other.status, other.body):
+            return True if self.noise.telling or self.marked(other) else None
+        return False
 
     def difference(self, first: WireAnswer, again: WireAnswer) -> str:
         if first.status != again.status:
             return f"status {first.status}, then {again.status}"
-        return f"moved: {', '.join(moved_paths(first, again))}"
+        moved = moved_paths(first, again) or [
+            name for name in OF_THE_RESOURCE if first.values(name) != again.values(name)
+        ]
+        return f"moved: {', '.join(moved)}"
 
 
 def retry_after(answer: WireAnswer | None) -> float | None:
-    """What ``Retry-After`` says, in seconds; None where it says no number."""
-    text = None if answer is None else answer.value("Retry-After")
-    return float(text) if text is not None and text.strip().isdecimal() else None
+    """What ``Retry-After`` says, in seconds from now; None where it says nothing."""
+    text = "" if answer is None else (answer.value("Retry-After") or "").strip()
+    if text.isdecimal():
+        return float(text)
+    until = moment(text)
+    return None if until is None else max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
-def _changed(value: Any, kind: type) -> Any:
-    """A copy with one value of ``kind`` changed; None where there is none."""
-    if is_object(value):
+def moment(text: str) -> datetime | None:
+    """A date as HTTP or ISO 8601 has it; None for anything else."""
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            made = read(text.strip('"'))
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+        return made if made.tzinfo else made.replace(tzinfo=UTC)
+    return None
+
+
+def other_bodies(body: bytes) -> list[bytes]:
+    """Bodies that mean something else: one value changed, of JSON or of a form."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return _other_forms(body)
+    numbers, texts = (list(_changed(document, kind, DEEPEST)) for kind in (int | float, str))
+    made = [*numbers, *texts]  # another number is more often valid than another text
+    return [json.dumps(each).encode() for each in made[:MOST_TRIED]]
+
+
+def _other_forms(body: bytes) -> list[bytes]:
+    fields = parse_qsl(body.decode("utf-8", "replace"))
+    numbers = [place for place, (_, text) in enumerate(fields) if text.isdecimal()]
+    made = [
+        [(n, str(int(v) + 1) if place == at else v) for place, (n, v) in enumerate(fields)]
+        for at in numbers[:MOST_TRIED]
+    ]
+    return [urlencode(each).encode() for each in made]
+
+
+def _changed(value: Any, kind: Any, depth: int) -> Iterator[Any]:
+    """Copies with one value of ``kind`` changed."""
+    if isinstance(value, kind) and not isinstance(value, bool):
+        yield f"{value}x" if isinstance(value, str) else value + 1
+    if is_object(value) and depth:
         for name, each in value.items():
-            if (made := _changed(each, kind)) is not None:
-                return {**value, name: made}
-    if is_array(value):
+            for made in _changed(each, kind, depth - 1):
+                yield {**value, name: made}
+    if is_array(value) and depth:
         for place, each in enumerate(value):
-            if (made := _changed(each, kind)) is not None:
-                return [*value[:place], made, *value[place + 1 :]]
-    return _OTHER[kind](value) if type(value) is kind else None
+            for made in _changed(each, kind, depth - 1):
+                yield [*value[:place], made, *value[place + 1 :]]

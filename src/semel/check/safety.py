@@ -18,9 +18,13 @@ PAYMENT_HOSTS: Final = (
 
 def allowed_origin(url: str, allowed: Collection[str]) -> SplitResult:
     """The parts of a URL that may be checked; a `ConfigurationError` for any other."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"{url!r} is no http or https URL")
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r:.200} is no URL: {error}") from error
+    if not known or not parts.hostname:
+        raise ConfigurationError(f"{url!r:.200} is no http or https URL")
     if parts.username or parts.password:
         raise ConfigurationError("give credentials with --as, not in the URL, which is reported")
     host = parts.hostname.lower()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
@@ -17,15 +17,19 @@ from semel.errors import ConfigurationError
 if TYPE_CHECKING:
     from semel.check import CheckOptions, CheckReport, ProbeResult
     from semel.check.profiles import CheckProfile
+    from semel.check.redaction import Redactor
+    from semel.check.report import Baseline
     from semel.check.run import CheckedOperation
 
 SHOWN: Final = 2
 """Exchanges that are printed of what is broken; a report has them all."""
 LONGEST: Final = 60
+INTERRUPTED: Final = 130
+"""The exit code that shells give what Ctrl-C has ended."""
 _COLOURS: Final = {"holds": "good", "broken": "bad", "not observable": "doubtful"}
 _DISCOVERING: Final = (
-    *("key.missing", "key.quoted", "replay.*", "mismatch.body", "tenant.own", "race.twenty"),
-    *("flight.same", "error.*", "expiry.told", "contract.*"),
+    *("contract.*", "key.missing", "key.quoted", "effect.once", "replay.*", "mismatch.body"),
+    *("tenant.own", "race.twenty", "flight.same", "error.*", "expiry.told"),
 )
 """The probes that find out what a contract says."""
 
@@ -36,6 +40,7 @@ _DISCOVERING: Final = (
 @click.option("--data", help="Its body; @FILE reads a file.")
 @click.option("--header", "headers", multiple=True, help="'Name: value', sent with every request.")
 @click.option("--other-data", help="A valid body with another meaning.")
+@click.option("--other-path", help="Path of another operation that takes this body.")
 @click.option("--refused-data", help="A body that the API refuses with a 4xx.")
 @click.option("--failing-header", multiple=True, help="'Name: value' that makes the API fail.")
 @click.option("--request", "request_file", type=click.Path(path_type=Path), help="All of it: JSON.")
@@ -76,71 +81,105 @@ def check(url: str, as_json: bool, **given: Any) -> None:
 
     Sends real requests, which take effect: to this machine, or to a host that --i-may names. An
     equal answer does not prove one effect; --effects or --provider count them. The exit code is 1
-    when something is broken that is not in the baseline.
+    when something is broken that is not in the baseline, and when the check did not come to its
+    end; 130 when Ctrl-C ended it.
     """
     from semel.check import check as run_check
-    from semel.check.ladder import planned
+    from semel.check.ladder import planned, secrets_of
+    from semel.check.redaction import Redactor
     from semel.check.safety import reminder
 
     options = _options(url, given)
+    baseline = _files(options, given)
     if given["dry_run"]:
         return _say_plan(options, planned(options), as_json)
 
     if said := reminder(urlsplit(url).hostname or ""):
         output.say(said, err=True)
+    secrets = secrets_of(options)
 
     def told(result: ProbeResult) -> None:
-        if not as_json:
-            _say_result(result, many=len(options.operations) > 1)
+        if not as_json and not given["discover"]:
+            shown = Redactor(result.evidence, secrets)
+            _say_result(result, shown, many=len(options.operations) > 1)
+        elif given["discover"]:
+            output.say(f"{result.name}: done", err=True)
 
     report = run_check(options, told)
     for each in given["reports"]:
         _write_report(report, each)
     if given["badge"] is not None:
-        given["badge"].write_text(json.dumps(report.badge()) + "\n", "utf-8")
-    _end(report, given, as_json)
-    return None
+        _write(given["badge"], json.dumps(report.badge()) + "\n")
+    _say_report(report, given["discover"], as_json)
+    return _end(report, baseline, given, as_json)
 
 
-def _end(report: CheckReport, given: Mapping[str, Any], as_json: bool) -> None:
-    from semel.check.report import regressions, write_baseline
+def _files(options: CheckOptions, given: Mapping[str, Any]) -> Baseline | None:
+    """The baseline. What cannot be read or written is told before anything is sent."""
+    from semel.check.report import known_format, read_baseline
 
+    for each in given["reports"]:
+        known_format(each.partition("=")[0])
+    written = [Path(each.partition("=")[2]) for each in given["reports"] if "=" in each]
+    for path in (*written, given["badge"], given["write_baseline"]):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigurationError(f"{path}: there is no such folder")
+    if given["baseline"] is None or options.profile is None:
+        return None
+    return read_baseline(given["baseline"], options.profile)
+
+
+def _say_report(report: CheckReport, discovered: bool, as_json: bool) -> None:
     if as_json:
-        output.print_json(report.document())
-    else:
-        if given["discover"]:
-            for name, facts in report.facts.items():
-                output.say("")
-                output.say_table((name.upper(), ""), facts.items())
-        output.say("")
-        output.say(report.headline())
+        return output.print_json(report.document())
+    shown = report.redactor()
+    for name, facts in report.facts.items() if discovered else ():
+        rows = [(what, shown.text(said)) for what, said in facts.items()]
+        output.say_table((shown.text(name).upper(), ""), rows)
+    output.say("")
+    *first, counts = report.first_lines()
+    for line in first:
+        bad = bool(report.contract_gaps) or not report.finished
+        output.say(output.Coloured(line, "bad" if bad else "good"))
+    return output.say(counts)
+
+
+def _end(
+    report: CheckReport, baseline: Baseline | None, given: Mapping[str, Any], as_json: bool
+) -> None:
+    from semel.check.report import write_baseline
+
+    if report.interrupted:
+        raise SystemExit(INTERRUPTED)
+    if not report.finished:
+        raise SystemExit(output.FAILED)
     if given["write_baseline"] is not None:
         return write_baseline(report, given["write_baseline"])
     failed = report.broken
-    if given["baseline"] is not None:
-        failed = regressions(report, given["baseline"])
+    if baseline is not None:
+        failed = baseline.regressions(report)
         if not as_json:
             output.say(f"{len(report.broken) - len(failed)} known, {len(failed)} new")
+            for each in baseline.mended(report):
+                output.say(f"mended: {each.name}; write the baseline anew to keep it so")
     if failed and not given["discover"]:
         raise SystemExit(output.FAILED)
     return None
 
 
-def _say_result(result: ProbeResult, *, many: bool) -> None:
+def _say_result(result: ProbeResult, shown: Redactor, *, many: bool) -> None:
     word = result.verdict.value
-    shown = output.Coloured(f"{word:<14}", _COLOURS[word]) if word in _COLOURS else f"{word:<14}"
-    where = f"{result.operation}  " if many else ""
-    output.say(shown, f"  {where}{result.name:<17} {result.reason}")
+    verdict = output.Coloured(f"{word:<14}", _COLOURS[word]) if word in _COLOURS else f"{word:<14}"
+    where = f"{shown.text(result.operation)}  " if many else ""
+    output.say(verdict, f"  {where}{result.name:<17} {shown.text(result.reason)}")
     for one in result.evidence[-SHOWN:] if word == "broken" else ():
-        key = dict(one.request.headers).get("Idempotency-Key", "none")
-        got = one.note if one.answer is None else f"{one.answer.status} {_start(one.answer.body)}"
-        sent = f"{one.request.method} {one.request.target} {_start(one.request.body)}"
-        output.say(f"{'':<16}{sent}, key {_start(key.encode())}: {got}")
-
-
-def _start(text: bytes) -> str:
-    whole = text.decode("utf-8", "replace")
-    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}…"
+        keys = [text for name, text in one.request.headers if name.lower() == "idempotency-key"]
+        got = shown.text(one.note)
+        if one.answer is not None:
+            got = f"{one.answer.status} {shown.body(one.answer.body, LONGEST)}"
+        sent = f"{one.request.method} {shown.text(one.request.target)} "
+        sent += shown.body(one.request.body, LONGEST)
+        output.say(f"{'':<16}{sent}, key {shown.text(', '.join(keys) or 'none')}: {got}")
 
 
 def _say_plan(options: CheckOptions, probes: list[Any], as_json: bool) -> None:
@@ -160,9 +199,15 @@ def _write_report(report: CheckReport, wanted: str) -> None:
     form, equals, name = wanted.partition("=")
     text = report.text(form)
     if not equals:
-        return output.say(text)
-    Path(name).write_text(text, "utf-8")
-    return None
+        return click.echo(text)  # its parts were made safe to show
+    return _write(Path(name), text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
 
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +216,7 @@ def _write_report(report: CheckReport, wanted: str) -> None:
 def _options(url: str, given: Mapping[str, Any]) -> CheckOptions:
     from semel.check import CheckOptions
 
-    parts = urlsplit(url)
+    parts = _parts(url)
     answer = given["provider_answer"]
     options = CheckOptions(
         origin=f"{parts.scheme}://{parts.netloc}",
@@ -200,7 +245,10 @@ def _profile(given: Mapping[str, Any]) -> CheckProfile:
     if given["discover"]:
         found = DISCOVERY
     elif name.endswith(".toml"):
-        found = read_profile(tomllib.loads(_read(f"@{name}").decode()))
+        try:
+            found = read_profile(tomllib.loads(_read(f"@{name}").decode()))
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigurationError(f"--profile {name}: {error}") from error
     else:
         found = profile(name)
     required = given["required"]
@@ -211,11 +259,8 @@ def _operations(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
     if given["openapi"] is not None:
         return _of_openapi(url, given)
     from semel.check.run import CheckedOperation
-    from semel.check.wire import WireRequest
+    from semel.check.wire import WireRequest, target_of
 
-    parts = urlsplit(url)
-    target = parts.path or "/"
-    target = f"{target}?{parts.query}" if parts.query else target
     document = _request_document(given)
     method = str(document.get("method", given["method"])).upper()
     body = _body(document, "body", given["data"])
@@ -225,16 +270,24 @@ def _operations(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
     headers += [(str(k), str(v)) for k, v in document.get("headers", {}).items()]
     if body and not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", _kind(body)))
-    failing = [_header(each) for each in given["failing_header"]]
+    target = str(document.get("path", target_of(_parts(url))))
     return [
         CheckedOperation(
-            WireRequest(method, str(document.get("path", target)), tuple(headers), body or b""),
+            WireRequest(method, target, tuple(headers), body or b""),
             other_body=_body(document, "other_body", given["other_data"]),
             refused_body=_body(document, "refused_body", given["refused_data"]),
-            failing=tuple(failing),
-            label=f"{method} {parts.path or '/'}",
+            failing=tuple(_header(each) for each in given["failing_header"]),
+            other_target=given["other_path"] or document.get("other_path"),
+            label=f"{method} {target.partition('?')[0]}",
         )
     ]
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"{url!r:.200} is no URL: {error}") from error
 
 
 def _of_openapi(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
@@ -248,22 +301,27 @@ def _of_openapi(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
     )
     values = dict(each.split("=", 1) for each in given["path_values"] if "=" in each)
     prefix = urlsplit(url).path.rstrip("/")
-    ready, left_out = keyed_operations(read_openapi(text.decode()), values, prefix)
+    try:
+        document = read_openapi(text.decode())
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"--openapi {source}: it is no UTF-8") from None
+    ready, left_out = keyed_operations(document, values, prefix)
     for label, reason in left_out.items():
         output.say(f"left out: {label}: {reason}", err=True)
+    if not ready:
+        raise ConfigurationError("no operation of the document takes keys and can be sent")
     headers = tuple(_header(each) for each in given["headers"])
     return [replace(each, request=each.request.plus(*headers)) for each in ready]
 
 
 def _download(source: str, given: Mapping[str, Any]) -> bytes:
     from semel.check.safety import allowed_origin
-    from semel.check.wire import Caller, RequestBudget, WireRequest
+    from semel.check.wire import Caller, RequestBudget, WireRequest, target_of
 
     origin = allowed_origin(source, given["allowed"])
     caller = Caller(origin, given["timeout"], RequestBudget(1))
-    target = f"{origin.path or '/'}?{origin.query}" if origin.query else origin.path or "/"
-    answer = caller.send(WireRequest("GET", target))
-    if not answer.succeeded:
+    answer = caller.send(WireRequest("GET", target_of(origin)))
+    if answer.status != 200:
         raise ConfigurationError(f"--openapi {source}: {answer.status}")
     return answer.body
 
@@ -276,11 +334,16 @@ def _request_document(given: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     try:
         document = json.loads(_read(f"@{path}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"--request {path} is no JSON: {error}") from error
-    known = {"method", "path", "headers", "body", "other_body", "refused_body"}
+    known = {"method", "path", "headers", "body", "other_body", "refused_body", "other_path"}
     if not is_object(document) or set(document) - known:
         raise ConfigurationError(f"--request {path}: an object with {', '.join(sorted(known))}")
+    texts = [document[each] for each in ("method", "path", "other_path") if each in document]
+    if not all(isinstance(each, str) for each in texts) or not is_object(
+        document.get("headers", {})
+    ):
+        raise ConfigurationError(f"--request {path}: paths and method are texts, headers an object")
     return document
 
 
@@ -297,7 +360,7 @@ def _body(document: Mapping[str, Any], name: str, option: str | None) -> bytes |
 def _kind(body: bytes) -> str:
     try:
         json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "application/x-www-form-urlencoded"
     return "application/json"
 

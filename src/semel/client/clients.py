@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from semel.backoff import between
 from semel.client import model
 from semel.client.call import Budget, complete
-from semel.client.contract import ADDRESS, FRESH, ServerContract, read_contract, terms_of
+from semel.client.contract import FRESH, ServerContract, read_contract, terms_of
 from semel.client.errors import (
     BudgetSpent,
     CallOutcomeUnknown,
@@ -38,6 +38,7 @@ from semel.core.frozen import frozen, replace
 from semel.core.operations.requests import FlowOperation
 from semel.core.recovery.was_sent import WasSent, classify
 from semel.core.request.key_places import DEFAULT_HEADER, BodyField, key_places
+from semel.core.request.path_pattern import CONTRACT_ADDRESS
 from semel.errors import ConfigurationError, SemelError, StoreError
 
 KEPT_HEADERS: Final = frozenset(
@@ -184,7 +185,7 @@ class BaseClient(Generic[H, R, Returned]):
         if contract is None or now - contract.read_at > FRESH:
             self._contracts.pop(server, None)
             parts = urlsplit(url)
-            address = f"{parts.scheme}://{parts.netloc}{ADDRESS}"
+            address = f"{parts.scheme}://{parts.netloc}{CONTRACT_ADDRESS}"
             asking = LogicalCall("", "", "GET", address, (), b"", time.time(), options=options)
             contract = yield from read_contract(asking, self._budget, now)
             self._contracts[server] = contract

@@ -22,7 +22,6 @@ from semel.core.request.key_places import BodyField, key_places
 from semel.core.request.path_pattern import path_pattern
 from semel.errors import ConfigurationError
 
-ADDRESS: Final = "/.well-known/idempotency"
 VERSION: Final = 1
 FRESH: Final = 300.0
 """Seconds after which a contract is read again: servers change."""

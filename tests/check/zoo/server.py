@@ -54,6 +54,8 @@ class Kept:
     print: object
     said: Said | None = None
     over: threading.Event = field(default_factory=threading.Event)
+    early: int = 0
+    """How many more retries come too early."""
 
 
 class Shop:

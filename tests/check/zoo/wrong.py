@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -16,6 +17,8 @@ class Wrong(Shop):
 
     caught_by: ClassVar[str]
     needs_provider: ClassVar = False
+    never_holds: ClassVar[tuple[str, ...]] = ()
+    """Probes that might be taken in."""
 
 
 # ── the key ───────────────────────────────────────────────────────────────────────────────────────
@@ -120,6 +123,35 @@ class ChargesAgainBehindAKeptAnswer(Wrong):
         return super().replay(said)
 
 
+class RunsAgainUnderTheSameId(Wrong):
+    """The id is made from the key, so that half of the answer looks kept."""
+
+    caught_by = "effect.once"
+    never_holds = ("replay.equal", "effect.once", "contract.keys")
+
+    def guarded(self, got: Got) -> Said:
+        key = self.key(got)
+        said = key if isinstance(key, Said) else self.run(got)
+        if isinstance(key, str) and said.status == 201:
+            name = str(uuid.uuid5(uuid.NAMESPACE_URL, key))
+            return Said(201, {**said.document, "id": name, "at": said.document["id"]})
+        return said
+
+
+class TellsTimesOnly(Wrong):
+    """Keys are ignored, and answers differ now and then only, as a time in seconds does."""
+
+    caught_by = "effect.once"
+    never_holds = ("replay.equal", "effect.once", "key.quoted", "contract.keys", "race.twenty")
+
+    def guarded(self, got: Got) -> Said:
+        key = self.key(got)
+        if isinstance(key, Said):
+            return key
+        said = self.run(got)
+        return Said(said.status, {"created": self.effects // 3}) if said.status == 201 else said
+
+
 class MarksNothing(Wrong):
     caught_by = "replay.marker"
 
@@ -216,6 +248,24 @@ class AnswersAnotherTenant(Wrong):
 
     def identity(self, got: Got, key: str) -> object:
         return got.method, got.path, key
+
+
+class NamesAnotherTenantsResource(Wrong):
+    """The body is the caller's own; the header is not."""
+
+    caught_by = "tenant.own"
+
+    def __init__(self, provider: str | None = None) -> None:
+        super().__init__(provider)
+        self.first: dict[str, Said] = {}
+
+    def guarded(self, got: Got) -> Said:
+        said = super().guarded(got)
+        key = self.key(got)
+        if not isinstance(key, str) or said.status != 201:
+            return said
+        place = self.first.setdefault(key, said).headers[0]
+        return replace(said, headers=(place, *said.headers[1:]))
 
 
 class RefusesAnotherTenant(Wrong):
@@ -322,6 +372,23 @@ class NamesNoPause(Wrong):
 
     def running(self, kept: Kept) -> Said:
         return Said(409, {"error": "in flight"})
+
+
+class NamesAPauseThatIsTooShort(Wrong):
+    """The answer is there, but not when the duplicate was told to come back."""
+
+    caught_by = "flight.pause"
+    needs_provider = True
+
+    def running(self, kept: Kept) -> Said:
+        kept.early = 2
+        return Said(409, {"error": "in flight"}, (("Retry-After", "0"),))
+
+    def again(self, got: Got, kept: Kept, seen: object) -> Said:
+        if kept.said is not None and kept.early:
+            kept.early -= 1
+            return Said(409, {"error": "in flight"}, (("Retry-After", "0"),))
+        return super().again(got, kept, seen)
 
 
 class StaysInFlightForEver(Wrong):
@@ -434,6 +501,11 @@ def declaring(**other: Any) -> dict[str, Any]:
 
 
 class DeclaresWhatItIgnores(IgnoresKeys):
+    caught_by = "contract.keys"
+    declares = declaring()
+
+
+class DeclaresAndChargesAgain(ChargesAgainBehindAKeptAnswer):
     caught_by = "contract.keys"
     declares = declaring()
 

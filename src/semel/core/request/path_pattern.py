@@ -7,6 +7,8 @@ from typing import Final
 
 from semel.errors import ConfigurationError
 
+CONTRACT_ADDRESS: Final = "/.well-known/idempotency"
+"""Where a server publishes its contract."""
 _CONVERTORS: Final = {
     "str": r"[^/]+",
     "path": r".*",
