@@ -482,6 +482,37 @@ def test_a_handler_that_ends_the_transaction_is_found_out(
     assert connections[alias].in_atomic_block is False
 
 
+@pytest.mark.parametrize("table", ["TABLE", "TEMPORARY TABLE"])
+@pytest.mark.parametrize("then", ["raise", "set_rollback"])
+def test_a_view_whose_writes_mariadb_cannot_undo_is_in_doubt(
+    mariadb_url: str, begin: Begin, table: str, then: str
+) -> None:
+    """Those into a table without transactions; a temporary table is gone with its connection."""
+    add_mysql(mariadb_url)
+    with closing(connect(mariadb_url)) as outside:
+        executed(outside, "CREATE TABLE notes (id integer) ENGINE = MyISAM")
+
+    def note(request: Any) -> None:
+        with connections["my"].cursor() as cursor:
+            if table == "TABLE":
+                cursor.execute("INSERT INTO notes VALUES (1)")
+            else:
+                cursor.execute("CREATE TEMPORARY TABLE draft (id integer)")
+        if len(shop.ran) == 1:
+            if then == "raise":
+                raise RuntimeError("after that")
+            transaction.set_rollback(True, using="my")
+
+    shop = begin("my", note)
+    assert shop.send().status >= 500
+    connections["my"].close()
+    again = shop.send()
+    if table == "TABLE":
+        assert (again.code, len(shop.ran)) == ("outcome-unknown", 1)
+    else:
+        assert (again.status, len(shop.ran), shop.left()) == (201, 2, (1, True))
+
+
 def test_a_view_that_closes_the_connection_has_done_nothing(alias: str, begin: Begin) -> None:
     def close(request: Any) -> None:
         if len(shop.ran) == 1:

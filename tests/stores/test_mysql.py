@@ -26,7 +26,7 @@ from semel.core import operations as ops
 from semel.core.frozen import replace
 from semel.core.operations import Applied, Claim, Claimed, Found, NoRecord, Read, StoreOperation
 from semel.core.records import Fence, Identity, Origin
-from semel.errors import ConfigurationError, StoreUnavailable
+from semel.errors import ConfigurationError, SchemaError, StoreUnavailable
 from semel.stores.django.backend import mysql_url
 from semel.stores.mysql import MysqlBackend, driver_internals
 from semel.stores.mysql import protocol as said
@@ -38,6 +38,7 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from semel.testing.contract.records import MINUTE
 from semel.testing.contract.terms import terms
+from tests.databases import connect, executed
 from tests.servers import MariadbServer
 from tests.stores.dialects import Ask, Mysql, SqlBackend
 from tests.stores.harness import database_of
@@ -945,3 +946,36 @@ def test_every_insert_that_looks_first_expects_a_rival() -> None:
     looks = {query.name for query in queries if "@semel_found" in query.text}
     assert looks - MANY <= INSERTS
     assert "agree" in looks
+
+
+@pytest.mark.parametrize("table", ["semel_record", "semel_audit"])
+async def test_tables_of_semel_s_without_transactions_are_refused(
+    mariadb_url: str, table: str
+) -> None:
+    backend = MysqlBackend(mariadb_url, timeout=PATIENCE)
+    backend.migrate()
+    with closing(connect(mariadb_url)) as outside:
+        executed(outside, f"ALTER TABLE {table} ENGINE = MyISAM")
+    with pytest.raises(SchemaError, match=f"ALTER TABLE {table} ENGINE = InnoDB"):
+        backend.blocking().perform(claim())
+    with pytest.raises(SchemaError, match="may lose records"):
+        await backend.awaited().perform(claim())
+    with pytest.raises(SchemaError, match="may lose records"):
+        backend.begin(claim().identity)
+    with pytest.raises(SchemaError, match="may lose records"):
+        await backend.abegin(claim().identity)
+    await backend.aclose()
+    backend.close()
+
+
+def test_an_examination_names_tables_without_transactions(mariadb_url: str) -> None:
+    backend = MysqlBackend(mariadb_url, timeout=PATIENCE)
+    backend.migrate()
+    assert backend.examine() == ()
+    with closing(connect(mariadb_url)) as outside:
+        executed(outside, "CREATE TABLE notes (id integer) ENGINE = MyISAM")
+        executed(outside, "CREATE TABLE drafts (id integer) ENGINE = Aria")
+    (finding,) = backend.examine()
+    assert finding.severity == "limit"
+    assert "drafts (Aria), notes (MyISAM)" in finding.text
+    backend.close()

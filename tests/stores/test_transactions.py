@@ -1433,10 +1433,12 @@ def locks(maria: World, op: Claim) -> list[bool]:
         return [number is not None for number in executed(outside, asked)[0]]
 
 
-def deadlocked(maria: World, act: Act) -> None:
-    """The server chooses the one that wrote less to be undone: the handler."""
+def deadlocked(maria: World, act: Act, also: str = "DO 0") -> None:
+    """The server chooses the one that wrote less to be undone: the handler. One that has written
+    what cannot be undone is chosen only where the other, by ``also``, has done so too."""
     with closing(maria.outside()) as rival, ThreadPoolExecutor(1) as threads:
         executed(rival, "START TRANSACTION")
+        executed(rival, also)
         executed(rival, "UPDATE orders SET id = id WHERE id = 1")
         executed(rival, "INSERT INTO orders SELECT seq + 100 FROM seq_1_to_500")
         act.execute("INSERT INTO orders VALUES (50)")
@@ -1562,6 +1564,73 @@ def test_a_statement_that_commits_by_itself_is_noticed_and_is_no_success(
     assert maria.orders() == [1]  # what came after it is not committed
     assert maria.state(op) is State.IN_PROGRESS
     until(lambda: maria.try_begin(op.identity)).roll_back()
+
+
+@pytest.fixture(params=["MyISAM", "Aria", "a trigger"])
+def notes(request: pytest.FixtureRequest, maria: World) -> Iterator[str]:
+    """A statement that also writes what no rollback undoes."""
+    engine = "MyISAM" if request.param == "a trigger" else request.param
+    insert = "INSERT INTO orders VALUES (7)"
+    with closing(maria.outside()) as outside:
+        executed(outside, f"CREATE OR REPLACE TABLE notes (id integer) ENGINE = {engine}")
+        if request.param == "a trigger":
+            noting = "AFTER INSERT ON orders FOR EACH ROW INSERT INTO notes VALUES (NEW.id)"
+            executed(outside, f"CREATE OR REPLACE TRIGGER noting {noting}")
+        yield insert if request.param == "a trigger" else insert.replace("orders", "notes")
+        executed(outside, "DROP TRIGGER IF EXISTS noting")
+        executed(outside, "DROP TABLE notes")
+
+
+@pytest.mark.parametrize("phase", [False, True])
+def test_what_a_rollback_could_not_undo_is_no_rollback(
+    maria: World, notes: str, phase: bool
+) -> None:
+    act, op = (maria.begin(None), claim()) if phase else maria.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    act.execute(notes)
+    with pytest.raises(ConfigurationError, match="could not be rolled back"):
+        act.undo()
+    for step in (lambda: act.perform(complete(op)), act.commit):
+        with pytest.raises(SemelError):
+            step()
+    act.roll_back()
+    assert (maria.orders(), maria.state(op)) == ([], None)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_what_a_deadlock_could_not_undo_is_no_rollback(
+    maria: World, notes: str, answers: bool
+) -> None:
+    with_two_orders(maria)
+    act, op = maria.begun()
+    act.execute(notes)
+    deadlocked(maria, act, also="INSERT INTO notes VALUES (0)")
+    with pytest.raises(ConfigurationError, match="could not be rolled back"):
+        act.perform(complete(op)) if answers else act.undo()
+    act.roll_back()
+    assert (maria.orders(), maria.state(op)) == ([1, 2], None)
+
+
+def test_a_commit_keeps_what_was_written_without_transactions(maria: World, notes: str) -> None:
+    act, op = maria.begun()
+    act.execute(notes)
+    act.perform(complete(op))
+    act.commit()
+    with closing(maria.outside()) as outside:
+        assert executed(outside, "SELECT id FROM notes") == [(7,)]
+
+
+def test_temporary_tables_are_no_doubt(maria: World) -> None:
+    """A rollback to a savepoint warns of them too."""
+    act, op = maria.begun()
+    act.execute("CREATE TEMPORARY TABLE draft (id integer)")
+    act.execute("INSERT INTO draft VALUES (1)")
+    act.execute("INSERT INTO orders VALUES (1)")
+    with pytest.raises(StoreUnavailable, match="temporary tables") as undone:
+        act.undo()
+    assert undone.value.applied is False
+    act.roll_back()
+    assert (maria.orders(), maria.state(op)) == ([], None)
 
 
 @pytest.mark.parametrize("end", ["commit", "roll_back", "undo", "lose"])

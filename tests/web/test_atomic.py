@@ -366,6 +366,28 @@ def test_a_statement_that_commits_leaves_the_outcome_unknown(
     assert one.ledger.all() == (1, 0, ["unknown"])
 
 
+@pytest.mark.parametrize("ledger", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("says", [Says(500), Says(429), None])
+def test_writes_that_the_server_cannot_undo_leave_the_outcome_unknown(
+    make_bank: MakeBank, says: Says | None
+) -> None:
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        yield Sql("INSERT INTO notes VALUES (1)")
+        if says is None:
+            raise ValueError("after that")
+        return says
+
+    one = make_bank(script)
+    one.ledger.ask("CREATE OR REPLACE TABLE notes (id integer) ENGINE = MyISAM")
+    try:
+        assert [one.send().code for _ in range(2)] == ["outcome-unknown"] * 2
+        assert one.ledger.ask("SELECT count(*) FROM notes") == [(1,)]
+        assert (one.script.runs, one.ledger.all()) == (1, (0, 0, ["unknown"]))
+    finally:
+        one.ledger.ask("DROP TABLE notes")
+
+
 def test_sql_that_failed_under_a_success_keeps_nothing_and_a_retry_runs(
     make_bank: MakeBank,
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from math import ceil
 from secrets import token_hex
@@ -181,10 +181,11 @@ class DjangoTransaction:
     def _go_back(self, *, undoes: bool) -> None:
         """Go back to the handler's savepoint, before Django does: Django does not tell when it is
         gone, and the handler's own COMMIT with it."""
-        wrapper = self._wrapper
-        if not self._engine.undone_by_server(wrapper):
+        wrapper, all_undone = self._wrapper, self._engine.undone_by_server(self._wrapper)
+        if not all_undone:
             _ask(wrapper, wrapper.ops.savepoint_rollback_sql(wrapper.savepoint_ids[-1]))
-        elif undoes:
+        self._engine.check_rollback(wrapper)
+        if all_undone and undoes:
             raise StoreUnavailable(f"{wrapper.vendor}: {wrapper.rollback_exc}", applied=False)
 
     def _watch(self, on: bool) -> None:
@@ -380,6 +381,9 @@ class DjangoSqliteEngine:
         """Whether the failed statement has undone the whole transaction."""
         return False
 
+    def check_rollback(self, wrapper: Any) -> None:
+        """Raise when a rollback just now has not undone all that was written."""
+
     def release(self, wrapper: Any) -> None:
         """After the end: give back what does not end with the transaction."""
 
@@ -403,6 +407,8 @@ class DjangoPostgresEngine:
 
     def undone_by_server(self, wrapper: Any) -> bool:
         return False
+
+    def check_rollback(self, wrapper: Any) -> None: ...
 
     def release(self, wrapper: Any) -> None: ...
 
@@ -516,7 +522,9 @@ class DjangoMysqlEngine:
         from semel.stores.mysql.transaction import refused_commit
 
         cause = _cause(error)
-        if not isinstance(cause, Exception) or isinstance(cause, SemelError):
+        if isinstance(cause, SemelError):
+            return cause
+        if not isinstance(cause, Exception):
             return StoreUnavailable(f"MySQL: {cause}", applied=applied)
         fault = driver_fault(cause)
         if applied is None or fault.code == NO_SUCH_SAVEPOINT:
@@ -526,6 +534,20 @@ class DjangoMysqlEngine:
     def undone_by_server(self, wrapper: Any) -> bool:
         failed = wrapper.rollback_exc if wrapper.needs_rollback else None
         return failed is not None and failed.args[:1] in ((code,) for code in UNDOES_ALL)
+
+    def check_rollback(self, wrapper: Any) -> None:
+        """See `semel.stores.mysql.transaction.undo`: temporary tables are told apart."""
+        from semel.stores.mysql.transaction import ALL_UNDONE, KEPT
+
+        if not _incomplete(wrapper):
+            return
+        if not self.undone_by_server(wrapper):
+            # Only a statement that reads a table forgets the warnings of the one before it.
+            _ask(wrapper, "SELECT 1 FROM information_schema.engines LIMIT 1")
+            _ask(wrapper, "ROLLBACK")
+            if not _incomplete(wrapper):
+                raise StoreUnavailable(f"MySQL: {ALL_UNDONE}", applied=False)
+        raise ConfigurationError(KEPT)
 
     def release(self, wrapper: Any) -> None:
         """Where that fails the connection is closed, and its lock ends with it."""
@@ -558,12 +580,22 @@ class DjangoMysqlEngine:
 
 def _ask(wrapper: Any, statement: str) -> Any:
     """The first row, if there are any. By the driver: Django's own cursors are watched."""
+    return next(iter(_rows(wrapper, statement)), None)
+
+
+def _rows(wrapper: Any, statement: str) -> Sequence[Any]:
     cursor = wrapper.connection.cursor()
     try:
         cursor.execute(statement)
-        return cursor.fetchone() if cursor.description else None
+        return cursor.fetchall() if cursor.description else ()
     finally:
         cursor.close()
+
+
+def _incomplete(wrapper: Any) -> bool:
+    from semel.stores.mysql.transaction import NOT_COMPLETE
+
+    return any(code == NOT_COMPLETE for _, code, _ in _rows(wrapper, "SHOW WARNINGS"))
 
 
 DjangoEngine: TypeAlias = DjangoSqliteEngine | DjangoPostgresEngine | DjangoMysqlEngine

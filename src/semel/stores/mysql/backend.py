@@ -24,13 +24,19 @@ from semel.stores.mysql.pool_sync import (
     MysqlTransactionPool,
     connect,
 )
-from semel.stores.mysql.protocol import rows_of
+from semel.stores.mysql.protocol import DIALECT, rows_of
 from semel.stores.mysql.settings import parse
 from semel.stores.mysql.transaction import OF_CLUSTER
 from semel.stores.sql.backend import ServerBackend
-from semel.stores.sql.migration import Ddl
+from semel.stores.sql.dialect import dialect
+from semel.stores.sql.migration import Ddl, without_transactions
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement
+from semel.stores.sql.statements import Statement, drive
+
+_WITHOUT: Final = (
+    "tables without transactions are here, {}: what atomic handlers and phases write there is not "
+    "rolled back. Make them tables of InnoDB, or write to them by effects"
+)
 
 
 class MysqlBackend(ServerBackend):
@@ -86,7 +92,11 @@ class MysqlBackend(ServerBackend):
     def examine(self) -> tuple[Finding, ...]:
         with self._schema(lock=False) as connection:
             of_cluster = connection.of_cluster
-        limits = (Finding("limit", OF_CLUSTER),) if of_cluster else ()
+            found = drive(without_transactions(dialect(DIALECT)), connection.execute)
+        limits = [Finding("limit", OF_CLUSTER)] if of_cluster else []
+        others = [f"{table} ({engine})" for table, engine in found if table[:6] != "semel_"]
+        if others:
+            limits.append(Finding("limit", _WITHOUT.format(", ".join(others))))
         return *super().examine(), *limits
 
     @contextmanager

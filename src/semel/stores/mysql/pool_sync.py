@@ -110,7 +110,7 @@ class MysqlConnection(PooledConnection):
 
     __slots__ = (
         *("_pid", "_reader", "connection", "server", "settings"),
-        *("busy", "lock", "single", "soiled", "threads", "undone"),
+        *("busy", "kept", "lock", "single", "soiled", "threads", "undone", "warned"),
     )
 
     def __init__(
@@ -130,6 +130,10 @@ class MysqlConnection(PooledConnection):
         """The name of the lock that it holds."""
         self.undone: str | None = None
         """Why the server has rolled the whole transaction back."""
+        self.kept = False
+        """That rollback has left what was written into tables without transactions."""
+        self.warned = 0
+        """How many warnings the last statement left."""
         self.single = False
         """A handler uses it: the server takes one statement at a time."""
         self.soiled = False
@@ -172,6 +176,7 @@ class MysqlConnection(PooledConnection):
             while True:
                 names = [column[0] for column in cursor.description or ()]
                 results.append((names, cursor.fetchall() if names else ()))
+                self.warned = cursor.warning_count
                 if not cursor.nextset():
                     return
 

@@ -36,6 +36,7 @@ from semel.stores.mysql.protocol import Exchange
 from semel.stores.mysql.values import literal
 from semel.stores.open_transactions import ENDED, SAVEPOINT
 from semel.stores.sql.plans import plan
+from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import StatementFault
 from semel.stores.sql.transaction import ConnectionTurn, Standing
 
@@ -57,6 +58,13 @@ _UNDONE: Final = (
     "the server has rolled the whole transaction back ({}), with all that was written in it: "
     "nothing more can be written, answer or raise"
 )
+KEPT: Final = (
+    "the handler wrote into a table without transactions, of MyISAM or Aria for example: what it "
+    "wrote there could not be rolled back. Make it a table of InnoDB"
+)
+ALL_UNDONE: Final = "the whole transaction was rolled back, because of temporary tables in it"
+NOT_COMPLETE: Final = 1196
+"""The warning after a rollback that has left something."""
 _ENDS_ALL: Final = (*CONTENTION, WAITED)
 """Errors after which the server may have rolled a transaction back. After any other one that is
 gone, a statement has committed it, even if it failed: CREATE TABLE does."""
@@ -88,6 +96,7 @@ def begin(conn: MysqlConnection, identity: Identity | None, limit: float | None)
     if conn.server.separately:
         raise ConfigurationError(OF_CLUSTER)
     conn.undone = conn.lock = None
+    conn.kept = False
     own = "@@GLOBAL.wait_timeout"
     idle = own if limit is None else f"LEAST({own}, {max(1, ceil(limit))})"
     ready = f"SET autocommit = 0, wait_timeout = {idle}"
@@ -103,8 +112,7 @@ def begin(conn: MysqlConnection, identity: Identity | None, limit: float | None)
 
 def perform(conn: MysqlConnection, op: StoreOperation[Any]) -> Exchange:
     """The reply, as the only value of the only row. After an error nothing can be committed."""
-    if conn.undone:
-        raise MysqlFault(conn.undone)
+    _demand_not_undone(conn)
     yield from _allow_many(conn)
     steps = plan(op)
     asked = next(steps)
@@ -126,15 +134,27 @@ def savepoint(conn: MysqlConnection) -> Exchange:
 
 
 def undo(conn: MysqlConnection) -> Exchange:
-    if conn.undone:
-        raise StoreUnavailable(f"MySQL: {conn.undone}", applied=False)
+    """A rollback leaves a warning when it could not undo all. One to a savepoint does so for
+    temporary tables as well, which harm nobody: that of the whole transaction tells them apart."""
+    _demand_not_undone(conn)
     try:
         yield f"ROLLBACK TO SAVEPOINT {SAVEPOINT}"
+        if conn.warned:
+            yield "ROLLBACK"
+            conn.undone, conn.kept = ALL_UNDONE, conn.warned > 0
     except MysqlFault as fault:
         if fault.code == NO_SUCH_SAVEPOINT:
             raise ConfigurationError(ENDED) from None
         raise
+    _demand_not_undone(conn)
     return []
+
+
+def _demand_not_undone(conn: MysqlConnection) -> None:
+    if conn.kept:
+        raise ConfigurationError(KEPT)
+    if conn.undone:
+        raise StoreUnavailable(f"MySQL: {conn.undone}", applied=False)
 
 
 def commit(conn: MysqlConnection, *, marked: bool) -> Exchange:
@@ -233,10 +253,16 @@ def after_handler(conn: MysqlConnection, error: Exception | None) -> None:
     conn.answered(error)
     if conn.busy is not None:
         return
+    deadline = monotonic() + conn.settings.timeout
+    may_end_all = error_code(error) in _ENDS_ALL
+    warnings: Rows = []
     with suppress(MysqlFault):
-        conn.ask("DO 0", monotonic() + conn.settings.timeout)
-    if not in_transaction(conn) and error_code(error) in _ENDS_ALL:
+        if may_end_all:
+            warnings = protocol.rows_of(conn.ask("SHOW WARNINGS", deadline))
+        conn.ask("DO 0", deadline)
+    if may_end_all and not in_transaction(conn):
         conn.undone = _UNDONE.format(error.args[-1])
+        conn.kept = any(code == NOT_COMPLETE for _, code, _ in warnings)
 
 
 def in_transaction(conn: MysqlConnection) -> bool:

@@ -74,6 +74,20 @@ def check_schema(dialect: Dialect) -> Generator[Statement, Rows, None]:
         raise SchemaError(
             f"the store {have}, this semel needs version {latest(dialect)}: run `semel migrate`"
         )
+    for table, engine in (yield from without_transactions(dialect)):
+        if table.startswith("semel_"):
+            raise SchemaError(
+                f"{table} is a table of {engine}, which has no transactions and may lose records: "
+                f"ALTER TABLE {table} ENGINE = InnoDB"
+            )
+
+
+def without_transactions(dialect: Dialect) -> Generator[Statement, Rows, list[tuple[str, str]]]:
+    """Tables, semel's own or not, with their engines; only some databases have such."""
+    if "schema_engines" not in dialect.queries:
+        return []
+    rows = yield Statement("schema_engines", {})
+    return [(str(table), str(engine)) for table, engine in rows]
 
 
 def latest(dialect: Dialect) -> int:
