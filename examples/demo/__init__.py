@@ -8,7 +8,8 @@ gateway     its way to the provider, with a time-out
 provider    the pretend provider, a server of its own
 ledger      the provider's book of charges
 serve       the API as a process under uvicorn
-servers     starts, kills and ends the two servers
+console     the console as a process, on the store of the demo
+servers     starts, kills and ends the servers
 client      a merchant's HTTP client
 records     semel's record of a payment, and the operator who settles it
 scenes      the six scenes

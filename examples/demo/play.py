@@ -1,4 +1,5 @@
-"""Plays the demo: starts the servers, runs the scenes, prints the verdict, leaves the API up."""
+"""Plays the demo: starts the servers, runs the scenes, prints the verdict, leaves the API up, and
+the console beside it."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def _setup(folder: Path, guarded: bool, roll_out: bool) -> Generator[DemoSetup, 
 def _play(setup: DemoSetup, printer: Printer, leave: bool) -> int:
     good = _play_scenes(setup, printer, SCENES)
     if not leave:
-        _keep_api_up(setup, printer)
+        with Server("console", "examples.demo.console", setup.folder) as console:
+            _keep_api_up(setup, printer, console)
     return 0 if good else 1
 
 
@@ -150,7 +152,7 @@ def _print_verdict(printer: Printer, outcomes: Sequence[SceneResult], guarded: b
 # ── leaving the API up ────────────────────────────────────────────────────────────────────────────
 
 
-def _keep_api_up(setup: DemoSetup, printer: Printer) -> None:
+def _keep_api_up(setup: DemoSetup, printer: Printer, console: Server) -> None:
     printer.gap()
     off = "" if setup.guarded else " (semel is off: what should be refused is not)"
     printer.line((f"The API stays up. Lines to try{off}:", "bold"))
@@ -159,6 +161,12 @@ def _keep_api_up(setup: DemoSetup, printer: Printer) -> None:
         printer.line((f"# {what}", "dim"))
         printer.line(command)
     printer.gap()
+    if setup.guarded:
+        console.start([setup.store])
+        printer.line(("The console shows the records of these scenes:", "bold"))
+        printer.line(f"   {console.address}  process {console.process.pid}")
+        printer.line("   The address works once. What you try above can be seen there too.")
+        printer.gap()
     printer.line(("Ctrl-C ends the demo.", "bold"))
     try:
         setup.api.process.wait()

@@ -50,6 +50,8 @@ class Server:
         self._log = folder / f"{name}.log"
         self._port = Port()
         self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+        """Where to look at it, if it has said so."""
 
     @property
     def port(self) -> int:
@@ -82,7 +84,9 @@ class Server:
         assert process.stdout is not None  # noqa: S101 - asked for above
         with process.stdout as said:
             heard, _, _ = select.select([said], [], [], _START_SECONDS)
-            if heard and said.readline() == b"ready\n":
+            word, _, address = said.readline().decode().partition(" ") if heard else ("", "", "")
+            if word.strip() == "ready":
+                self.address = address.strip()
                 return
         self.kill()
         raise ServerFailed(f"the {self.name} did not start:\n{self._log_tail()}")
@@ -127,7 +131,7 @@ class Server:
         self._port.close()
 
 
-# ── what both servers do: take their port, report that they are up, end in time ────────────────
+# ── what all servers do: take their port, report that they are up, end in time ────────────────
 
 
 def bound(port: int) -> socket.socket:
@@ -154,7 +158,7 @@ def _watch_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def announce() -> None:
+def announce(address: str = "") -> None:
     """Tell the demo that requests are served; what is printed later goes to the log."""
-    os.write(1, b"ready\n")
+    os.write(1, f"ready {address}\n".encode())
     os.dup2(2, 1)

@@ -6,7 +6,9 @@ so in its turn (`staging/sitecustomize.py`); `make proof` plays it by its own cl
 """
 
 import codecs
+import http.client
 import io
+import json
 import os
 import pty
 import re
@@ -16,8 +18,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -271,6 +274,25 @@ def statuses(commands: list[str]) -> list[str]:
     return [shell(command).split()[1] for command in commands]
 
 
+def records_in_console(shown: str) -> list[dict[str, str]]:
+    """What the console's list has, for whoever opens the address that the demo printed."""
+    address = re.search(r"http://(\S+)/login\?token=(\S+)", shown)
+    assert address is not None, shown
+    host, token = address.groups()
+    connection = http.client.HTTPConnection(host, timeout=PATIENCE)
+    with closing(connection):
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": f"http://{host}"}
+        connection.request("POST", "/login", urlencode({"token": token}), form)
+        entered = connection.getresponse()
+        entered.read()
+        cookie = (entered.headers["Set-Cookie"] or "").partition(";")[0]
+        connection.request(
+            "GET", "/records", headers={"Cookie": cookie, "Accept": "application/json"}
+        )
+        rows: list[dict[str, str]] = json.load(connection.getresponse())["rows"]
+    return rows
+
+
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_the_api_stays_up_for_the_curl_lines_until_ctrl_c(
     clock: dict[str, str], tmp_path: Path
@@ -285,6 +307,9 @@ def test_the_api_stays_up_for_the_curl_lines_until_ctrl_c(
         assert statuses(refused) == ["422", "201", "400"]
         assert statuses([silent, silent]) == ["504", "409"]
         assert shell(charged).count('"id"') == 2  # one per merchant, however often it was sent
+        states = [row["state"] for row in records_in_console(plain(shown))]
+        assert sorted(set(states)) == ["completed", "unknown"]
+        assert len(states) == 8 + 3  # of the scenes, and of the lines that were tried
         demo.process.send_signal(signal.SIGINT)
         assert "Traceback" not in demo.read_to_end()
         assert demo.process.wait(PATIENCE) == 0

@@ -47,7 +47,7 @@ class _Seconds(click.FloatRange):
 
 SECONDS: Final = _Seconds(0, _TEN_YEARS, min_open=True)
 
-_DEMO_NEEDS = {"starlette", "uvicorn"}
+_DEMO_NEEDS = {"starlette", "uvicorn", "jinja2", "markupsafe"}
 _CLONE: Final = Path(library.__file__).parents[2]
 """The clone of the repository, where semel is run from one; the demo is there."""
 
@@ -102,7 +102,8 @@ def demo(
     Six scenes: a lost response, twenty clients at once, a changed payload, two tenants, a server
     killed in the middle of a charge, a provider that times out. Then a verdict, charges made
     against charges meant; the exit code is 1 when one was doubled or lost. On a terminal the API
-    stays up to be tried, unless --exit is given. It is played from a clone of the repository.
+    stays up to be tried, with the console beside it, unless --exit is given. It is played from a
+    clone of the repository.
 
     --roll-out plays other scenes with the same API: keys are watched in shadow, semel shadow report
     says what they would have done, and they are enforced while a payment is under way.
