@@ -38,7 +38,7 @@ from semel.console.routes import SCREENS, find
 from semel.console.view import Action, Redirect, Screen, View
 from semel.core.frozen import is_async
 from semel.core.records import Request, Response
-from semel.errors import ConfigurationError, SemelError, StoreUnavailable
+from semel.errors import ConfigurationError, SemelError, StoreError
 from semel.log import log
 from semel.operators.approvals import TwoPersonRule, two_person_rule
 from semel.operators.operator import Operator
@@ -191,8 +191,8 @@ class Console:
             return own or self._login.renewed(given.request, self._page(given, user))
         except ConsoleRefusal as refusal:
             return self._refused(given, user, refusal)
-        except StoreUnavailable as error:
-            refused = ConsoleRefusal(503, f"The store does not answer: {error}")
+        except StoreError as error:
+            refused = ConsoleRefusal(503, f"The store cannot be used: {error}")
         except SemelError as error:
             refused = ConsoleRefusal(409, f"{error}")
         except Exception:

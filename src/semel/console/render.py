@@ -18,6 +18,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from semel.console.charts import bars
 from semel.console.times import Moment
 
 _HERE: Final = Path(__file__).parent
@@ -98,6 +99,7 @@ def environment() -> Environment:
     )
     filters: dict[str, Any] = made.filters  # pyright: ignore[reportAssignmentType]
     filters |= {"short": short, "ago": ago, "number": number, "plural": plural}
+    filters["bars"] = bars
     return made
 
 

@@ -6,5 +6,6 @@ records    the list with its filters, and finding one by its whole key
 coverage   routes, and whether keys count there
 audit      who did what and why; CSV and JSON lines
 doctor     whether store and settings are fit for use
+sample     a fair sample of all records, for rates and shares
 filters    ages, times and identities, as addresses have them
 """

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from semel.console.screens.records import RecordRow, row
+from semel.console.screens.sample import Sample, sample
 from semel.console.times import Span
 from semel.console.view import View
 from semel.core import operations as ops
@@ -17,10 +18,8 @@ from semel.operators.doctor import took
 SHOWN: Final = 200
 MOST: Final = 1000
 """Records in flight that are looked at."""
-SAMPLE: Final = 2000
-"""Records whose runs say what is usual. Identities are digests, so the first are a fair sample."""
 ENOUGH: Final = 5
-FRESH: Final = 60.0
+"""Runs of a route that can say what is usual."""
 _STATES: Final = (State.IN_PROGRESS, State.PENDING)
 
 
@@ -51,7 +50,7 @@ class InFlightPage:
 def show(view: View) -> InFlightPage:
     """What is in flight: past its lease first, then what is slow, then by age."""
     store = view.guard.backend.blocking()
-    usual = view.cached("usual runs", FRESH, lambda: _usual(store.perform(_SAMPLE_OP)))
+    usual = _usual(sample(view))
     found = store.perform(ops.Scan(_STATES, MOST))
     rows = [_in_flight(each, found.now, usual) for each in found.glimpses]
     rows.sort(key=lambda each: (_ORDER.index(each.standing), -each.age.micros))
@@ -61,14 +60,13 @@ def show(view: View) -> InFlightPage:
 
 
 _ORDER: Final = ("lapsed", "slow", "ok", "waits")
-_SAMPLE_OP: Final = ops.Scan(tuple(State), SAMPLE)
 _Usual = dict[str | None, tuple[Micros, Micros]]
 
 
-def _usual(sample: ops.Scanned) -> _Usual:
+def _usual(taken: Sample) -> _Usual:
     """By route: the median of its runs, and what 95 of 100 stay below."""
     runs: dict[str | None, list[timedelta]] = defaultdict(list)
-    for each in sample.glimpses:
+    for each in taken.glimpses:
         ran = took(each)
         if ran is not None:
             runs[_route(each)].append(ran)
