@@ -44,7 +44,6 @@ class Figure:
     query: dict[str, str]
     tone: str
     """``bad`` and ``doubt`` need a person when the number is not 0."""
-    note: str = ""
 
 
 @frozen
@@ -142,6 +141,7 @@ def _unsettled(view: View) -> tuple[Figure, ...]:
     found, more, now = _read_unsettled(view)
     unknown = [each for each in found if each.state is State.UNKNOWN]
     dead = [each for each in unknown if each.due_at is None]
+    asked = [each for each in unknown if each.due_at is not None]
     running = [each for each in found if each.state is State.IN_PROGRESS]
     lapsed = [each for each in running if (each.leased_until or now) <= now]
     pending = [each for each in found if each.state is State.PENDING]
@@ -152,8 +152,8 @@ def _unsettled(view: View) -> tuple[Figure, ...]:
         return Figure(what, len(of), more, oldest, to, query, tone)
 
     return (
-        figure("Unknown, nobody asks any more", dead, "records", "bad", state="unknown"),
-        figure("Unknown outcomes", unknown, "records", "bad", state="unknown"),
+        figure("Unknown: a person must decide", dead, "records", "bad", state="unknown"),
+        figure("Unknown: a probe is asked", asked, "records", "doubt", state="unknown"),
         figure("Lease past, not yet swept", lapsed, "in-flight", "doubt"),
         figure("In flight", running, "in-flight", ""),
         figure("Waiting for a worker", pending, "records", "", state="pending"),
