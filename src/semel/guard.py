@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from semel.core.exchange.admit import Tenant, named_tenant
 from semel.core.flow import run
@@ -175,6 +175,8 @@ class Guard:
             raise ConfigurationError(f"max_waiters= takes a whole number, not {max_waiters!r}")
         self.name = name
         self.status = _status(status)
+        if not isinstance(publish, bool):
+            raise ConfigurationError(f"publish={publish!r} is neither True nor False")
         self.contract_at = CONTRACT_ADDRESS if publish else None
         """Where the contract is told; None: nowhere. An empty text is a path that requests have."""
         self.registry = Registry()
@@ -571,6 +573,33 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"<semel.Guard {self.backend.url} policy={self.policy.name}>"
+
+
+_MEANT: Final = {
+    **dict.fromkeys(("effect", "effects", "deliver"), '@guard.delivers("mail")'),
+    "flask": "semel.frameworks.flask.install(app, guard)",
+    "django": 'SEMEL_GUARD in the settings, and "semel.frameworks.django.SemelMiddleware"',
+    "litestar": "on_app_init=[partial(semel.frameworks.litestar.install, guard=guard)]",
+    **dict.fromkeys(("starlette", "middleware"), "guard.asgi(app)"),
+}
+"""Names that people look for on a guard."""
+
+
+class _Absent:
+    """What a guard has not: whoever looks for it is told what to write.
+
+    A ``__getattr__`` would say so too, and make every attribute of a guard slower to read.
+    """
+
+    def __init__(self, name: str, meant: str) -> None:
+        self._said = f"a semel.Guard has no {name!r}: write {meant}"
+
+    def __get__(self, guard: object, owner: type) -> NoReturn:
+        raise AttributeError(self._said)
+
+
+for _name, _meant in _MEANT.items():
+    setattr(Guard, _name, _Absent(_name, _meant))
 
 
 def _backend(store: str | Backend, migrate: bool) -> Backend:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from semel.core.exchange.admit import add_body, demand_payload, name_record, named_tenant
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.exchange.settle import Flowing
-from semel.core.frozen import frozen
+from semel.core.frozen import frozen, is_async
 from semel.core.policy import Policy, RoutePlan
 from semel.core.records import HeaderView, Request, Response
 from semel.core.request import keys
@@ -56,6 +56,8 @@ class OnceCall:
         self._route = EVERY_ROUTE if policy is None else ONCE_ROUTE.format(name)
         self._policy = guard.policy if policy is None else guard.bind(policy)
         self._name = name
+        if not isinstance(key, str):
+            raise ConfigurationError(f"the key is a text, not {key!r}")
         self._sent = key
         try:
             self._body = json.dumps(payload, allow_nan=False).encode()
@@ -77,6 +79,9 @@ class OnceCall:
     def run(self, function: Callable[[], T]) -> Once[T]:
         from semel.web.exchange import FunctionExchange
 
+        _demand_function(function)
+        if is_async(function):
+            raise ConfigurationError("a coroutine function is run by `await guard.aonce(…)`")
         ex = FunctionExchange(*self._given())
         ex.function = function
         answer = self._open(ex)
@@ -90,6 +95,7 @@ class OnceCall:
     async def arun(self, function: Callable[[], Awaitable[T]]) -> Once[T]:
         from semel.web.exchange_async import AsyncFunctionExchange
 
+        _demand_function(function)
         ex = AsyncFunctionExchange(*self._given())
         ex.function = function
         return _result_of(self._open(ex) or await ex.serve())
@@ -117,6 +123,14 @@ class OnceCall:
         own = policy is guard.policy and policy.probe is not None
         ex.can_ask = self._name in guard.registry.probes or own
         return ex.opened()
+
+
+def _demand_function(given: Any) -> None:
+    if not callable(given):
+        raise ConfigurationError(
+            "what is done once is given as a function, not as its result: "
+            f"lambda: …, not {type(given).__name__}"
+        )
 
 
 def _result_of(answer: Answer | Flowing) -> Once[Any]:

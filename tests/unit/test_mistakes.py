@@ -7,14 +7,24 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from flask import Flask
+from starlette.applications import Starlette
 
 import semel
 
 anything: Any = semel
 
 
+KEY = "a-key-of-one-payment"
+
+
 def handler(delivery: object) -> None:
     """What is decorated."""
+
+
+async def pay() -> int:
+    return 1
 
 
 def guard(**options: Any) -> Any:
@@ -80,6 +90,22 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: guard().delivers("mail", tries="3")(handler),
         "tries= must be at least 1",
     ),
+    "a wildcard": (lambda: semel.Route("POST", "/x/*", POLICY), r"several are \{name:path\}"),
+    "a JSONPath": (lambda: semel.body("$.meta.key"), "write a JSON Pointer"),
+    "a word for yes": (lambda: anything.ietf(required="yes"), "neither True nor False"),
+    "a word for no": (lambda: guard(publish="no"), "publish='no' is neither True nor False"),
+    "a store that is no URL": (lambda: semel.Guard("shop.db", tenant=None), "a store is a URL"),
+    "nothing to guard": (lambda: guard().asgi(None), "takes an application, not NoneType"),
+    "a class to guard": (lambda: guard().asgi(FastAPI), "not the class FastAPI"),
+    "Flask for ASGI": (lambda: guard().asgi(Flask("shop")), "Flask is a WSGI application"),
+    "FastAPI for WSGI": (lambda: guard().wsgi(FastAPI()), "FastAPI is an ASGI application"),
+    "Starlette for FastAPI": (lambda: guard().fastapi(Starlette()), "not Starlette; for others"),
+    "a result and no function": (
+        lambda: guard().once(KEY, len("paid"), name="pay"),
+        "as a function, not as its result",
+    ),
+    "a coroutine function for once": (lambda: guard().once(KEY, pay, name="pay"), "guard.aonce"),
+    "a number for a key": (lambda: guard().once(5, lambda: 1, name="pay"), "a text, not 5"),
     "a retention in seconds": (lambda: anything.ietf(retention=3600), "must be a timedelta"),
 }
 
@@ -89,6 +115,37 @@ def test_a_plausible_mistake_gets_a_sentence(mistake: str) -> None:
     make, sentence = MISTAKES[mistake]
     with pytest.raises(semel.ConfigurationError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("effect", "@guard.delivers"),
+        ("flask", "semel.frameworks.flask.install"),
+        ("django", "semel.frameworks.django.SemelMiddleware"),
+        ("litestar", "on_app_init"),
+        ("middleware", "guard.asgi"),
+    ],
+)
+def test_a_name_that_a_guard_has_not_is_answered_with_the_one_it_has(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f"no '{name}': write .*{meant}"):
+        getattr(guard(), name)
+
+
+async def test_a_plain_function_that_was_to_be_awaited_is_not_run_again() -> None:
+    """It has run, and there is nothing to await: a retry must not do it a second time."""
+    guarded, ran = guard(), list[int]()
+
+    def charge() -> int:
+        ran.append(1)
+        return 1
+
+    with pytest.raises(semel.OutcomeUnknown, match=r"takes a coroutine function.*returned int"):
+        await guarded.aonce(KEY, charge, name="charge")
+    with pytest.raises(semel.Refused) as refused:
+        await guarded.aonce(KEY, charge, name="charge")
+    assert (refused.value.code, ran) == ("outcome-unknown", [1])
+    await guarded.aclose()
 
 
 def test_what_is_right_is_taken() -> None:

@@ -421,6 +421,9 @@ def _validate(policy: Policy) -> None:
         value = getattr(policy, option)
         ok = isinstance(value, timedelta) and timedelta(0) < value <= LONGEST
         _demand(ok, f"{option}={value!r} must be a timedelta above zero, of a century at most")
+    for option in ("required", "strict"):
+        value = getattr(policy, option)
+        _demand(isinstance(value, bool), f"{option}={value!r} is neither True nor False")
     for option in _SIZES:
         value = getattr(policy, option)
         _demand(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.core.exchange.replay import measured
+from semel.errors import ConfigurationError
 from semel.log import log
 from semel.web import endpoint_gate as gate
 from semel.web.asgi import refuse_second
@@ -52,6 +53,11 @@ def install(app: FastAPI, guard: "Guard", *, dependencies: Sequence[Depends] = (
 
     ``dependencies``: those of the route that tells how accepted requests are doing.
     """
+    if not isinstance(app, FastAPI):
+        raise ConfigurationError(
+            f"guard.fastapi() takes a FastAPI application, not {type(app).__name__}; for others "
+            "there are guard.asgi(app), guard.wsgi(app) and semel.frameworks"
+        )
     pipeline = Pipeline(guard, app, find_tag)
     refuse_second(FastapiMiddleware, app)
     app.add_middleware(FastapiMiddleware, guard=guard)

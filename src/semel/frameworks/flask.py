@@ -195,7 +195,9 @@ class InstalledGuard:
         return self._responses.make(run(flow, Transact(self.guard.backend).perform), None)
 
     def contract(self) -> flask.Response:
-        """What clients may rely on."""
+        """What clients may rely on; at the root of the host, as its paths are."""
+        if flask.request.environ.get("SCRIPT_NAME"):
+            flask.abort(404)
         return self._responses.make(told(self.guard, self.app, flask.request.method), None)
 
     def _response(self, view: Callable[..., Any], *given: Any, **named: Any) -> flask.Response:

@@ -150,6 +150,8 @@ def scheme(url: str) -> str:
 def _unknown(name: str) -> str:
     """Which URL to write instead. Of the one that was given only the scheme is shown: the rest may
     hold a password."""
+    if not name:
+        return f"a store is a URL; known are {_KNOWN}"
     base = name.partition("+")[0]
     meant = _MEANT.get(base, base)
     if meant in _ENGINES:

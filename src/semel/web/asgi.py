@@ -32,7 +32,7 @@ from semel.web.asgi_exchange import (
 )
 from semel.web.body import Body, close
 from semel.web.contract import told
-from semel.web.pipeline import MARK, Pipeline
+from semel.web.pipeline import MARK, Pipeline, demand_application
 from semel.web.shadow import looks
 from semel.web.tags import TAG, ruled_by
 
@@ -47,6 +47,7 @@ class Middleware:
     """Whether the claim comes after dependencies, at the endpoint."""
 
     def __init__(self, app: AsgiApp, guard: Guard) -> None:
+        demand_application(app, "asgi")
         refuse_second(type(self), app)
         self.app = app
         self.guard = guard

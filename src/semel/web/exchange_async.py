@@ -14,7 +14,7 @@ from semel.core.exchange.answers import Answer
 from semel.core.exchange.claim import claim
 from semel.core.exchange.settle import Flowing, settle
 from semel.core.flow import Flow, interrupted
-from semel.errors import StoreUnavailable
+from semel.errors import OutcomeUnknown, StoreUnavailable
 from semel.runtime.transactions import AsyncTransact
 from semel.web import request_events
 from semel.web.exchange import ASKS_FOR_A_LEASE, WebExchange, outcome_of, returned, too_late
@@ -229,9 +229,16 @@ class AsyncFunctionExchange(AsyncExchange):
     async def call(self) -> ops.HandlerOutcome:
         self.run.occupy()
         try:
-            return returned(await self.function())
+            made = self.function()
+            if not hasattr(made, "__await__"):
+                # It has run, and no result was awaited that could be kept.
+                raise OutcomeUnknown(_PLAIN.format(type(made).__name__))
+            return returned(await made)
         except BaseException as error:
             return outcome_of(error)
+
+
+_PLAIN: Final = "guard.aonce() takes a coroutine function; this one ran at once and returned {}"
 
 
 class Promise(Generic[T]):

@@ -315,6 +315,23 @@ def spoken(answer: Answer) -> Response | None:
     return answer.response
 
 
+def demand_application(app: Any, adapter: str) -> None:
+    """Refuse what is no application, or one for the other adapter: it would fail when called."""
+    example = f"guard.{adapter}(app)"
+    if isinstance(app, type):
+        raise ConfigurationError(f"{example} takes an application, not the class {app.__name__}")
+    if not callable(app):
+        raise ConfigurationError(f"{example} takes an application, not {type(app).__name__}")
+    kind = type(app).__name__
+    if adapter == "asgi" and hasattr(app, "wsgi_app"):
+        raise ConfigurationError(
+            f"{kind} is a WSGI application: semel.frameworks.flask.install(app, guard), or "
+            "guard.wsgi(app)"
+        )
+    if adapter == "wsgi" and is_async(app):
+        raise ConfigurationError(f"{kind} is an ASGI application: guard.asgi(app)")
+
+
 def _watch_frameworks(app: Any) -> bool:
     """Hear of exceptions from frameworks that answer them after their ``except`` block.
 

@@ -19,7 +19,7 @@ from semel.web.body import Body, SpooledBody, Tally, close, size_of, unkeepable
 from semel.web.body import reader as reader_of
 from semel.web.contract import told
 from semel.web.exchange import BlockingExchange, outcome_of
-from semel.web.pipeline import MARK, Pipeline, refuse_awaiting, spoken
+from semel.web.pipeline import MARK, Pipeline, demand_application, refuse_awaiting, spoken
 from semel.web.shadow import looks
 from semel.web.tags import ruled_by
 
@@ -44,6 +44,7 @@ class WsgiMiddleware:
     """Guards a WSGI application."""
 
     def __init__(self, app: WsgiApp, guard: Guard) -> None:
+        demand_application(app, "wsgi")
         self.app = app
         self.guard = guard
         self._pipeline = Pipeline(guard, app, routes.find_flask_tag)

@@ -137,6 +137,10 @@ def parse_pointer(text: str) -> Pointer:
     """The steps down to a field: `/a/b` is a pointer, a plain name a top-level member."""
     if not text:
         raise ConfigurationError("A field name must not be empty.")
+    if text.startswith("$."):
+        raise ConfigurationError(
+            f"{text!r} is a JSONPath: write a JSON Pointer, such as /meta/idempotency_key"
+        )
     if not text.startswith("/"):
         return (text,)
     if _BAD_ESCAPE.search(text):

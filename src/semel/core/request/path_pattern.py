@@ -29,6 +29,10 @@ def path_pattern(path: str) -> re.Pattern[str]:
         raise ConfigurationError(
             f"{path!r}: a parameter is written {{{name}}} here, as in Starlette, not {other[0]}"
         )
+    if any(step in ("*", "**") for step in path.split("/")):
+        raise ConfigurationError(
+            f"{path!r}: one segment is written {{name}} here, and several are {{name:path}}, not *"
+        )
     for found in _PARAMETER.finditer(path):
         convertor = _CONVERTORS.get(found[2] or "str")
         if convertor is None:

@@ -96,7 +96,7 @@ class SemelMiddleware:
         setattr(request, OUTER, current_run())
         if self._is_async:
             return self._acall(request)
-        if self.guard.contract_at == request.path_info:
+        if self.guard.contract_at == request.path:
             return self._contract(request)
         if self.guard.status in request.path_info:
             given = http.view_request(request)
@@ -126,7 +126,7 @@ class SemelMiddleware:
         return _response(told(self.guard, BaseHandler(), request.method or ""))
 
     async def _acall(self, request: HttpRequest) -> Any:
-        if self.guard.contract_at == request.path_info:
+        if self.guard.contract_at == request.path:
             return self._contract(request)
         if self.guard.status in request.path_info:
             flow = await self._status(http.view_request(request))
