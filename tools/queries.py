@@ -63,16 +63,16 @@ _CASE: Final = """\
 record.identity, record.state, record.fence, record.fingerprint, record.fields,
 record.on_lapse, record.created_at, record.leased_until, {expires_at},
 {forget_at}, record.snapshot, record.reason, record.retired_at, record.tenant,
-record.method, record.path, record.key, record.request, record.journal, record.resource,
-record.tries, record.due_at, terms.said"""
+record.method, record.path, record.key AS client_key, record.request, record.journal,
+record.resource, record.tries, record.due_at, terms.said"""
 _GLIMPSE: Final = """\
 record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
-record.key, record.created_at, record.leased_until, {expires_at}, {forget_at},
+record.key AS client_key, record.created_at, record.leased_until, {expires_at}, {forget_at},
 record.due_at, record.tries, record.reason, length(record.snapshot) AS size,
 {start} AS start, record.resource, terms.said"""
 _COLUMNS: Final = {"{record}": _RECORD, "{case}": _CASE, "{glimpse}": _GLIMPSE}
 _TIMES: Final = {
-    "{expires_at}": "CASE WHEN state = {completed} THEN due_at ELSE expires_at END",
+    "{expires_at}": "CASE WHEN state = {completed} THEN due_at END",
     "{forget_at}": "CASE WHEN state IN ({failed_retryable}, {expired}) THEN due_at"
     " ELSE forget_at END",
 }

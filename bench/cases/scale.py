@@ -28,8 +28,9 @@ HOURS = 3_600_000_000
 FILL_POSTGRESQL = f"""
 INSERT INTO semel_record ({COLUMNS})
 SELECT sha256(int8send(n)), 3, substr(sha256(int8send(n)), 1, 16),
-       'v1:' || repeat('a', 43), decode(repeat('ab', 64), 'hex'), 'tenant', 'POST', '/payments',
-       'key-' || n, 1, 0, %(now)s, %(now)s + later + 24 * {HOURS}::bigint,
+       convert_to('v1:' || repeat('a', 43), 'UTF8'), decode(repeat('ab', 64), 'hex'),
+       'tenant', 'POST', '/payments',
+       convert_to('key-' || n, 'UTF8'), 1, 0, %(now)s, %(now)s + later + 24 * {HOURS}::bigint,
        5, %(now)s + later, decode(repeat('cd', 100), 'hex')
 FROM (SELECT n, 24 * {HOURS}::bigint + (n %% 86400) * 1000000 AS later
       FROM generate_series(1, %(records)s::bigint) n) made
@@ -40,8 +41,8 @@ WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE
 made AS (SELECT n, randomblob(32) AS identity, 24 * {HOURS} + (n % 86400) * 1000000 AS later
          FROM numbers)
 INSERT INTO semel_record ({COLUMNS})
-SELECT identity, 3, randomblob(16), 'v1:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa',
-       zeroblob(64), 'tenant', 'POST', '/payments', 'key-' || n, 1, 0, :now,
+SELECT identity, 3, randomblob(16), CAST('v1:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' AS BLOB),
+       zeroblob(64), 'tenant', 'POST', '/payments', CAST('key-' || n AS BLOB), 1, 0, :now,
        :now + later + 24 * {HOURS}, 5, :now + later, zeroblob(100)
 FROM made ORDER BY identity
 """

@@ -1,6 +1,8 @@
 """Claim and complete through a store alone, no HTTP: ``pairs URL IN_FLIGHT SECONDS`` in JSON.
 
-Each of so many tasks in one process claims a new key and completes it, over and over. What is
+Each of so many tasks in one process claims a new key and completes it, over and over. Further
+arguments change that: ``count=8000`` ends after so many pairs instead, ``key=abc`` uses another
+text as the key, ``fields=`` keeps no digests of the request. What is
 stored is made as the core makes it, of a request with two fields and of an answer in JSON whose
 body does not compress. ``written``: bytes that the process has written to files, for each pair.
 """
@@ -12,12 +14,14 @@ import json
 import os
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 import semel
+from semel.core.frozen import replace
 from semel.core.operations.requests import Agree, Applied, Claim, Claimed, Complete
 from semel.core.records import Fence, HeaderView, Identity, Origin, Request
 from semel.core.request.comparison import Prints
@@ -35,11 +39,16 @@ PRINTS = Prints(
     semel.FingerprintRule(),
 )
 FINGERPRINT, FIELDS = PRINTS.fingerprint.text, PRINTS.evidence(Identity(bytes(32)))
+OTHERWISE: dict[str, str] = {}
+"""What was said beside URL, how many in flight, and seconds."""
+BEGUN = count()
 SNAPSHOT = encode_whole(201, [JSON], os.urandom(231))
 
 
 def claim(identity: Identity, fence: Fence) -> Claim:
-    return Claim(identity, fence, FINGERPRINT, FIELDS, ORIGIN, LEASE, terms=TERMS.id)
+    origin = replace(ORIGIN, key=OTHERWISE.get("key", ORIGIN.key))
+    fields = b"" if "fields" in OTHERWISE else FIELDS
+    return Claim(identity, fence, FINGERPRINT, fields, origin, LEASE, terms=TERMS.id)
 
 
 async def pair(store: AsyncStore) -> None:
@@ -51,7 +60,11 @@ async def pair(store: AsyncStore) -> None:
 
 
 async def repeat(store: AsyncStore, ends_at: float, latencies: list[float]) -> None:
-    while (began := time.perf_counter()) < ends_at:
+    """Until the time is up, or all are begun that were asked for."""
+    left = int(OTHERWISE.get("count", 0))
+    while (began := time.perf_counter()) < ends_at or left:
+        if left and next(BEGUN) >= left:
+            return
         await pair(store)
         latencies.append(time.perf_counter() - began)
 
@@ -86,5 +99,6 @@ def written() -> int:
 
 
 if __name__ == "__main__":
-    url, in_flight, seconds = sys.argv[1:]
+    url, in_flight, seconds, *others = sys.argv[1:]
+    OTHERWISE.update(each.split("=", 1) for each in others)
     print(json.dumps(uvloop.run(measure(url, int(in_flight), float(seconds)))))

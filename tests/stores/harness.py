@@ -28,7 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 TIMES = {
-    "semel_record": "created_at leased_until expires_at forget_at due_at abandon_at retired_at",
+    "semel_record": "created_at leased_until forget_at due_at abandon_at retired_at",
     "semel_recipe": "alive_until",
     "semel_effect": "created_at due_at leased_until delivered_at dead_at",
     "semel_event": "forget_at",

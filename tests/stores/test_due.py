@@ -87,8 +87,8 @@ EVERY_STATEMENT = pytest.mark.parametrize("name", STATEMENTS)
 FILLED = """
 INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, key,
     on_lapse, terms, created_at, leased_until, forget_at, snapshot, duty, due_at)
-SELECT {hash}, CASE WHEN n % 1000 = 0 THEN 2 ELSE 3 END, {fence}, 'v1',
-    {empty}, 'tenant', 'POST', '/', 'key', 1, 0, 0, CASE WHEN n % 1000 = 0 THEN 1 END,
+SELECT {hash}, CASE WHEN n % 1000 = 0 THEN 2 ELSE 3 END, {fence}, {mark},
+    {empty}, 'tenant', 'POST', '/', {mark}, 1, 0, 0, CASE WHEN n % 1000 = 0 THEN 1 END,
     CASE WHEN n % 1000 <> 0 THEN {later} END, CASE WHEN n % 1000 <> 0 THEN {empty} END,
     CASE WHEN n % 1000 = 0 THEN 1 ELSE 5 END,
     CASE WHEN n % 1000 = 0 THEN 1 ELSE {later} + n END
@@ -116,6 +116,7 @@ def filled(postgres: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
             words = {
                 "hash": "sha256(n::text::bytea)",
                 "fence": "substr(sha256(n::text::bytea), 1, 16)",
+                "mark": "'v1'::bytea",
                 "empty": "''::bytea",
                 "later": str(START * 2),
             }
@@ -201,6 +202,7 @@ def filled_file() -> Iterator[sqlite3.Connection]:
     words = {
         "hash": "randomblob(32)",
         "fence": "randomblob(16)",
+        "mark": "x'7631'",
         "empty": "x''",
         "later": START * 2,
     }

@@ -869,7 +869,7 @@ def test_a_change_and_what_is_told_of_it_are_one_step(database: Mysql) -> None:
 
 
 def put_a_gate(ask: Ask) -> None:
-    """Before everybody who reads when a record expires."""
+    """Before everybody who reads when a lease ends."""
     names = ask(
         "SELECT GROUP_CONCAT('`', column_name, '`') FROM information_schema.columns "
         "WHERE table_schema = DATABASE() AND table_name = 'semel_record'"
@@ -879,7 +879,7 @@ def put_a_gate(ask: Ask) -> None:
         "IF(GET_LOCK('gate', 3600) AND RELEASE_LOCK('gate'), value, NULL)"
     )
     ask("RENAME TABLE semel_record TO behind_the_gate")
-    gated = names.replace("`expires_at`", "passed(expires_at) AS expires_at")
+    gated = names.replace("`leased_until`", "passed(leased_until) AS leased_until")
     ask(f"CREATE VIEW semel_record AS SELECT {gated} FROM behind_the_gate")
 
 

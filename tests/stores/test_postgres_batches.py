@@ -206,8 +206,8 @@ def test_a_batch_finds_its_records_by_the_primary_key(database: Postgres, kind: 
         ask(
             "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method,"
             " path, key, on_lapse, terms, created_at, leased_until, duty, due_at) SELECT "
-            "sha256(n::text::bytea), 2, substr(sha256(n::text::bytea), 1, 16), 'v1', "
-            "'', '', '', '', '', 1, 0, 0, 0, 1, 0 FROM generate_series(1, 20000) AS n"
+            "sha256(n::text::bytea), 2, substr(sha256(n::text::bytea), 1, 16), 'v1'::bytea, "
+            "'', '', '', '', NULL, 1, 0, 0, 0, 1, 0 FROM generate_series(1, 20000) AS n"
         )
         ask("ANALYZE semel_record")
         types = {BYTEA: "bytea[]", INT8: "bigint[]", TEXT: "text[]"}

@@ -55,8 +55,8 @@ BY_RESOURCE = {"retire"}
 FILL = """
 INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, method, path, key,
     on_lapse, terms, created_at, leased_until, duty, due_at)
-SELECT sha256(int8send(n)), 2, substr(sha256(int8send(n)), 1, 16), 'v1', '', '', '', '',
-    '', 1, 0, 0, 9000000000000000, 1, 9000000000000000
+SELECT sha256(int8send(n)), 2, substr(sha256(int8send(n)), 1, 16), 'v1'::bytea, '', '', '', '',
+    NULL, 1, 0, 0, 9000000000000000, 1, 9000000000000000
 FROM generate_series(1::bigint, %(records)s) n
 """
 

@@ -25,7 +25,7 @@ from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUna
 from semel.stores import open_backend
 from semel.testing.contract.records import SNAPSHOT
 from semel.testing.contract.terms import terms
-from tests.stores.dialects import DIALECTS, Ask, Database, SqlBackend
+from tests.stores.dialects import DIALECTS, Ask, Database, Mysql, SqlBackend
 from tests.stores.together import SOON, claim, complete, forked, hurried, raced, rival
 from tests.waiting import PATIENCE, auntil, until
 
@@ -194,6 +194,16 @@ def test_tables_dropped_later_say_the_same(database: Database) -> None:
         ask("DROP TABLE semel_record CASCADE")
         with pytest.raises(SchemaError, match="run `semel migrate`"):
             backend.blocking().perform(claim())
+
+
+@pytest.mark.parametrize("key", ["8e03978e-40d5-43e8-bc93-6894a57f9324", "an order's own", "é☃"])
+def test_the_view_shows_a_key_as_it_was_sent(database: Database, key: str) -> None:
+    with database.opened() as backend, database.admin() as ask:
+        op = claim()
+        backend.blocking().perform(replace(op, origin=replace(op.origin, key=key)))
+        column = "`key`" if isinstance(database, Mysql) else "key"
+        of = f"FROM semel_records WHERE identity = '{op.identity.hex()}'"
+        assert ask(f"SELECT {column} {of}") == key
 
 
 def test_the_view_says_in_words_what_a_record_is(database: Database) -> None:

@@ -156,6 +156,17 @@ def test_commits_are_set_to_be_durable(backend: SqliteBackend) -> None:
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
+def test_a_new_file_has_small_pages_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    with closing(sqlite3.connect(old)) as other:
+        other.execute("CREATE TABLE theirs (id INTEGER)")
+    for path, size in ((tmp_path / "new.db", 2048), (old, 4096)):
+        backend = SqliteBackend(f"sqlite:///{path}")
+        held(backend)
+        assert writers_connection(backend).execute("PRAGMA page_size").fetchone() == (size,)
+        backend.close()
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_the_writer_syncs_every_commit(path: Path) -> None:
     """Counted by the kernel: each acknowledged claim, alone, has synced the log."""
@@ -725,7 +736,8 @@ def test_a_damaged_schema_is_called_so_though_nobody_can_read_it(tmp_path: Path)
         "forget_at = 1",
         "leased_until = NULL",
         "state = 3, duty = 5",
-        "state = 5, duty = 4, expires_at = 1",
+        "state = 5, duty = 4, forget_at = 1",
+        "fingerprint = NULL",
         "state = 5, duty = 6",
         "duty = 5",
         "state = 3, duty = 5, snapshot = x'00'",

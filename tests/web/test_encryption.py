@@ -176,7 +176,7 @@ def test_an_answer_put_there_by_somebody_else_is_not_sent_and_nothing_runs_again
         file.execute(
             "UPDATE semel_record SET snapshot = (SELECT snapshot FROM semel_record WHERE key = ?) "
             "WHERE key = ?",
-            (KEY + "1", KEY + "2"),
+            (f"{KEY}1".encode(), f"{KEY}2".encode()),
         )
         file.commit()
     assert send(one).body == b"answer 1"

@@ -63,7 +63,7 @@ class KilledPostgres:
 
     def claimed(self) -> set[str]:
         with psycopg.connect(self.url) as connection:
-            return {key for (key,) in connection.execute("SELECT key FROM semel_record")}
+            return {key for (key,) in connection.execute("SELECT key FROM semel_records")}
 
 
 class KilledValkey:
@@ -108,7 +108,7 @@ class LockedSqlite:
         self._lock.execute("ROLLBACK")
 
     def claimed(self) -> set[str]:
-        return {key for (key,) in self._lock.execute("SELECT key FROM semel_record")}
+        return {key for (key,) in self._lock.execute("SELECT key FROM semel_records")}
 
     def close(self) -> None:
         self._lock.close()

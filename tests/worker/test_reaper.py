@@ -48,7 +48,7 @@ COLUMNS = """identity, state, fence, fingerprint, fields, tenant, method, path, 
              terms, created_at, leased_until, forget_at, duty, due_at, snapshot"""
 VALUES = """
     CASE WHEN n % 10 = 0 THEN 5 ELSE 3 END,
-    {fence}, 'r1.x', {nothing}, '', 'POST', '/old', 'key', 1, 0, 0, NULL,
+    {fence}, {mark}, {nothing}, '', 'POST', '/old', {mark}, 1, 0, 0, NULL,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 2 + n END,
     CASE WHEN n % 10 = 0 THEN 4 ELSE 5 END,
     CASE WHEN n % 10 = 0 THEN NULL WHEN n % 10 = 1 THEN {later} ELSE 1 + n END,
@@ -59,6 +59,7 @@ LATER = 4_000_000_000_000_000
 POSTGRESQL = f"""INSERT INTO semel_record ({COLUMNS})
     SELECT sha256(n::text::bytea), {VALUES} FROM generate_series(1, {{size}}) AS n""".format(
     fence="substr(sha256(n::text::bytea), 1, 16)",
+    mark="'r1.x'::bytea",
     nothing="''::bytea",
     later=LATER,
     answer="decode(repeat('ab', 200), 'hex')",
@@ -67,7 +68,12 @@ POSTGRESQL = f"""INSERT INTO semel_record ({COLUMNS})
 SQLITE = f"""INSERT INTO semel_record ({COLUMNS})
     WITH RECURSIVE counted (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted WHERE n < {{size}})
     SELECT randomblob(32), {VALUES} FROM counted""".format(
-    fence="randomblob(16)", nothing="x''", later=LATER, answer="randomblob(200)", size="{size}"
+    fence="randomblob(16)",
+    mark="x'72312e78'",
+    nothing="x''",
+    later=LATER,
+    answer="randomblob(200)",
+    size="{size}",
 )
 
 TRAFFIC = """

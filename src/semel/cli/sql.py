@@ -19,7 +19,7 @@ Example: TypeAlias = bytes | int | str
 _EXAMPLES: Final[Mapping[Example, str]] = {
     bytes(32): "identity after",
     bytes(16): "fence seen",
-    b"\1": "fields journal new old payload prefix request snapshot",
+    b"\1": "fields fingerprint journal new old payload prefix request snapshot",
     0: "all dead tries",
     1: "before id oldest on_lapse place size terms version",
     5: "duty",
@@ -30,7 +30,7 @@ _EXAMPLES: Final[Mapping[Example, str]] = {
     "acme": "actor application order_key subject tenant",
     "asked to": "error evidence reason said why",
     "evict": "verb",
-    "i1": "fingerprint previous recipe",
+    "i1": "previous recipe",
     "order-1": "event key provider_id resource source",
     "POST": "method",
     "POST /payments": "name names path route",
@@ -41,6 +41,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
 }
 """Of each parameter. What a plan looks like follows from its type."""
 _OWN: Final[Mapping[tuple[str, str], Example]] = {
+    **{(name, "key"): b"order-1" for name in ("accept", "claim", "claim_many")},
     ("browse_effects", "after"): "order-1",
     ("browse", "names"): 5,
     ("browse_unsettled", "names"): 5,

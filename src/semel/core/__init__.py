@@ -14,5 +14,5 @@ request/        from the bytes of a request to its key, identity and fingerprint
 exchange/       one keyed request: admit, claim, settle, answer
 recovery/       recovery points, their journal, and whether a call was sent
 unknown/        outcomes nobody knows: evidence, probes, webhooks, settlement
-stored/         what is written down: snapshots, stored requests, encrypted values
+stored/         what is written down: snapshots, stored requests, short texts, encrypted values
 """

@@ -2,5 +2,6 @@
 
 snapshot   the response of a completed key
 requests   the request of a deferred or resumable route
+packed     short forms of keys and fingerprints
 sealed     how an encrypted value looks
 """

@@ -3,10 +3,11 @@
 A snapshot without its body is a *receipt*; an *open* receipt belongs to an answer that is still
 being streamed. Stores see only the encoded bytes.
 
-Layout: ``S1`` · flags · half a SHA-256 of flags and rest · status and length of the headers · where
-the flags say so size and digest, version · headers · body. The checksum turns a damaged row into a
-refusal instead of a wrong answer. It comes early, so that the *head* of a large snapshot, which is
-all that a store tells of it unless it is fetched, proves the bytes that somebody else has kept.
+Layout: ``S1`` · flags · 96 bits of a SHA-256 of flags and rest · status and length of the headers ·
+where the flags say so size and digest, version · headers · body. The checksum turns a damaged row
+into a refusal instead of a wrong answer. It comes early, so that the *head* of a large snapshot,
+which is all that a store tells of it unless it is fetched, proves the bytes that somebody else has
+kept.
 
 A header is its name and its text, each after its length: one byte, or 255 and four more. The place
 of a name's length may hold 254, and then the number of a usual name, or 253 and the number of a
@@ -28,7 +29,8 @@ from semel.core.stored.sealed import NEWER, demand_opened
 from semel.errors import SchemaTooNew, StoreCorrupt
 
 _MAGIC: Final = b"S1"
-_HEAD: Final = struct.Struct(">2sB16s")
+_HEAD: Final = struct.Struct(">2sB12s")
+_CHECKSUM: Final = 12
 _FIXED: Final = struct.Struct(">HH")  # status, length of the headers
 _SIZE: Final = struct.Struct(">Q")
 _LONG: Final = struct.Struct(">I")
@@ -133,7 +135,7 @@ def _sealed(flags: int, status: int, said: bytes, headers: Sequence[Header], bod
     if length >= _MANY:
         start += _LONG.pack(length)
     rest, mark = b"%b%b%b%b" % (start, said, section, body), b"%c" % flags
-    return b"%b%b%b%b" % (_MAGIC, mark, sha256(mark + rest).digest()[:16], rest)
+    return b"%b%b%b%b" % (_MAGIC, mark, sha256(mark + rest).digest()[:_CHECKSUM], rest)
 
 
 def _length(length: int) -> bytes:
@@ -174,7 +176,7 @@ def decode(blob: bytes) -> Snapshot:
         rest = blob[_HEAD.size :]
         hashed = sha256(blob[2:3])
         hashed.update(rest)
-        if magic != _MAGIC or hashed.digest()[:16] != checksum:
+        if magic != _MAGIC or hashed.digest()[:_CHECKSUM] != checksum:
             raise StoreCorrupt("a stored response is damaged: its checksum does not match")
         if flags & _UNKNOWN:  # the body may be packed in a way that is not known here
             raise SchemaTooNew(f"a stored response {NEWER}")
@@ -212,7 +214,7 @@ def decode_whole(blob: bytes) -> tuple[int, Headers, bytes] | None:
     status, length = _FIXED.unpack_from(blob, _HEAD.size)
     if length == _MANY:
         return None
-    if sha256(blob[2:3] + blob[_HEAD.size :]).digest()[:16] != blob[3 : _HEAD.size]:
+    if sha256(blob[2:3] + blob[_HEAD.size :]).digest()[:_CHECKSUM] != blob[3 : _HEAD.size]:
         return None
     end = _START + length
     try:

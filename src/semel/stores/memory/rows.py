@@ -289,7 +289,7 @@ def _settle(
             row.leased_until, row.journal, row.tries, row.snapshot = now, op.journal, 0, None
         case ops.EvictUnknown():
             empty(row)
-            row.leased_until, row.expires_at, row.forget_at = None, now, now + op.tombstone
+            row.leased_until, row.forget_at = None, now + op.tombstone
     row.fence, row.reason = op.fence, shown(op.act.line)
 
 
@@ -320,7 +320,7 @@ def keep(
 
 def empty(row: Row) -> None:
     """Leave a tombstone, which says that the key was used and nothing else."""
-    row.snapshot = row.request = row.journal = None
+    row.snapshot = row.request = row.journal = row.expires_at = None
 
 
 def _give_back(row: Row, due: Micros, forget_at: Micros) -> None:

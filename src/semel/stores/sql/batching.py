@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from semel.core import operations as ops
 from semel.core.records import ON_LAPSE_NUMBERS, Identity, State
+from semel.core.stored.packed import packed_fingerprint, packed_key
 from semel.core.texts import exact, shown
 from semel.errors import SemelError, StoreCorrupt
 from semel.log import log
@@ -94,8 +95,9 @@ def _columns(
     """
     ways: dict[str, Callable[[Any], object]] = {
         **write._asdict(),
-        "exact": lambda texts: write.text(_escaped(texts, exact)),
         "shown": lambda texts: write.text(_escaped(texts, shown)),
+        "mark": lambda texts: write.data([packed_fingerprint(exact(each)) for each in texts]),
+        "key": lambda texts: write.data([packed_key(shown(each)) for each in texts]),
         "lapse": lambda choices: write.number([ON_LAPSE_NUMBERS[each] for each in choices]),
     }
     columns = [
@@ -165,8 +167,9 @@ def batch_kinds(write: ColumnWriter) -> BatchKinds:
     """All kinds, as a store writes their columns."""
     claims = {
         "data": "identity fence fields request",
-        "exact": "fingerprint",
-        "shown": "origin.tenant origin.method origin.path origin.key",
+        "mark": "fingerprint",
+        "shown": "origin.tenant origin.method origin.path",
+        "key": "origin.key",
         "lapse": "on_lapse",
         "leases": "lease",
         "number": "fresh_until terms",

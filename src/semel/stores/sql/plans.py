@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 from semel.core import operations as ops
 from semel.core.records import ON_LAPSE_NUMBERS, Micros, OnLapse, Record, State
+from semel.core.stored.packed import packed_fingerprint, packed_key
 from semel.core.texts import described, exact, indexed, shown
 from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.stores.sql import plans_maintenance
@@ -47,12 +48,12 @@ def _described(op: ops.Claim | ops.Accept) -> dict[str, object]:
     return {
         "identity": op.identity,
         "fence": op.fence,
-        "fingerprint": fingerprint,
+        "fingerprint": packed_fingerprint(fingerprint),
         "fields": op.fields,
         "tenant": tenant,
         "method": method,
         "path": path,
-        "key": key,
+        "key": packed_key(key),
         "on_lapse": ON_LAPSE_NUMBERS[op.on_lapse],
         "fresh_until": op.fresh_until,
         "request": op.request,

@@ -30,6 +30,7 @@ from semel.core.records import (
     State,
     whole_origin,
 )
+from semel.core.stored.packed import unpacked_fingerprint, unpacked_key
 from semel.core.stored.snapshot import status_in
 from semel.errors import StoreCorrupt
 from semel.stores.base import due_at, next_look
@@ -59,6 +60,14 @@ def _text(value: object, column: str) -> str:
     if type(value) is not str:
         raise StoreCorrupt(f"the column {column} does not hold text")
     return value
+
+
+def _mark(value: object, column: str) -> str:
+    return unpacked_fingerprint(value) if type(value) is bytes else _text(value, column)
+
+
+def _key(value: object, column: str) -> str:
+    return unpacked_key(value) if type(value) is bytes else _text(value, column)
 
 
 def _count(value: object, column: str) -> int:
@@ -102,6 +111,8 @@ _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys(("tries", "size", "place", "times", "pid", "leads"), _count),
     "state": _state,
     "on_lapse": _on_lapse,
+    "fingerprint": _mark,
+    "client_key": _key,
 }
 
 
@@ -131,14 +142,14 @@ class Layout:
 
 
 _RECORD: Final = Layout(
-    "identity state fence fingerprint fields? on_lapse created_at leased_until? expires_at? "
+    "identity state fence fingerprint? fields? on_lapse created_at leased_until? expires_at? "
     "forget_at? snapshot? reason? retired_at?"
 )
 _OF_CASE: Final = Layout(
-    "tenant method path key request? journal? resource? tries? due_at? said? now"
+    "tenant method? path? client_key? request? journal? resource? tries? due_at? said? now"
 )
 _GLIMPSE: Final = Layout(
-    "identity state on_lapse tenant method path key created_at leased_until? expires_at? "
+    "identity state on_lapse tenant method? path? client_key? created_at leased_until? expires_at? "
     "forget_at? due_at? tries? reason? size? start? resource? said? now"
 )
 _EFFECT: Final = Layout(
@@ -173,7 +184,7 @@ def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
 
 
 _ANSWERED = (
-    *(bytes, int, bytes, str, bytes, int, int, type(None), int, int, bytes),
+    *(bytes, int, bytes, bytes, bytes, int, int, type(None), int, int, bytes),
     *(type(None), type(None)),
 )
 """What the columns of a completed record hold, as nearly all that are read."""
@@ -186,14 +197,17 @@ def record(row: Row) -> Record:
         name, _, fence, mark, fields, lapse, made, _, ends, forgotten, answer, _, _ = row
         on = _ON_LAPSE.get(lapse)
         if on is not None and len(name) == 32 and len(fence) == 16:  # else see what is wrong
-            done = _COMPLETED
+            said, done = unpacked_fingerprint(mark), _COMPLETED
             return Record(
-                name, done, fence, mark, fields, on, made, None, ends, forgotten, answer, None
+                name, done, fence, said, fields, on, made, None, ends, forgotten, answer, None
             )
     cells = _RECORD.read(row)
-    cells[4] = cells[4] or b""  # an expired one has no digests
+    # An expired one has no digests, an erased one no fingerprint either.
+    cells[3], cells[4] = cells[3] or "", cells[4] or b""
     found = Record(*cells)
     # What no sequence of operations leads to; acting on it could free a key, or never free it.
+    if not found.fingerprint and found.state is not State.EXPIRED:
+        raise StoreCorrupt("a record has no fingerprint, and was not erased")
     if found.state in _AWAITED and found.leased_until is None:
         raise StoreCorrupt("a record is in progress or pending without an end of its time")
     if found.state is State.COMPLETED and (found.snapshot is None or found.expires_at is None):
@@ -209,7 +223,8 @@ def case(row: Row) -> Case:
         row[13:]
     )
     found, agreed = record(row), None if said is None else terms.read(said)
-    origin, due = whole_origin(Origin(tenant, method, path, key), agreed), due_at(found, due)
+    place = Origin(tenant, method or "", path or "", key or "")
+    origin, due = whole_origin(place, agreed), due_at(found, due)
     return Case(found, origin, request, journal, resource, tries or 0, due, agreed)
 
 
@@ -230,7 +245,7 @@ def glimpse(row: Row) -> Glimpse:
         identity,
         state,
         on_lapse,
-        whole_origin(Origin(tenant, method, path, key), agreed),
+        whole_origin(Origin(tenant, method or "", path or "", key or ""), agreed),
         created_at,
         leased_until,
         expires_at,

@@ -28,6 +28,7 @@ from semel.core.records import (
     Record,
     State,
 )
+from semel.core.stored.packed import packed_fingerprint, packed_key
 from semel.core.texts import described, shown
 from semel.errors import StoreError, StoreUnavailable
 from semel.stores.base import Clock
@@ -457,9 +458,9 @@ def _claim_values(ops: Sequence[Claim], now: Micros) -> list[object]:
     for op in ops:
         origin = op.origin
         place = (origin.tenant, origin.method, origin.path, origin.key)
-        fingerprint, *texts = described(op.fingerprint, *place)
-        values += (bytearray(op.identity), bytearray(op.fence), fingerprint, bytearray(op.fields))
-        values += texts
+        fingerprint, *texts, key = described(op.fingerprint, *place)
+        values += (bytearray(op.identity), bytearray(op.fence), packed_fingerprint(fingerprint))
+        values += (bytearray(op.fields), *texts, packed_key(key))
         on_lapse, duty = _ON_LAPSE[op.on_lapse]
         values += (on_lapse, now, now + op.lease, duty, op.request, op.terms)
     return values

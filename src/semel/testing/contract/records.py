@@ -14,6 +14,7 @@ from semel.core import operations as ops
 from semel.core.records import Fence, Identity, Micros, OnLapse, Origin, Record, State
 from semel.core.states import TABLE, RecordEvent, rule
 from semel.core.stored.snapshot import LARGE, brief, is_head
+from semel.core.texts import shown
 from semel.errors import ConfigurationError
 from semel.stores.base import due_at
 from semel.testing.contract.harness import RACERS, Harness
@@ -639,6 +640,27 @@ class Bytes:
         op = ops.Claim(new_identity(), new_fence(), "v1:é", b"", origin, LEASE)
         assert isinstance(harness.perform(op), ops.Claimed)
         assert existing(harness, op.identity).fingerprint == "v1:é"
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "8e03978e-40d5-43e8-bc93-6894a57f9324",
+            "8E03978E-40D5-43E8-BC93-6894A57F9324",
+            "00000000-0000-0000-0000-000000000000",
+            "sixteen-letters!",
+            "ключ ☃ \\x00",
+        ],
+    )
+    def test_key_and_fingerprint_are_told_letter_by_letter(
+        self, harness: Harness, key: str
+    ) -> None:
+        mark = "r1-2024.AAAAAAAAAAAAAAAAAAAA-A"
+        origin = Origin("tenant", "POST", "/rides", key)
+        op = ops.Claim(new_identity(), new_fence(), mark, b"", origin, LEASE)
+        assert isinstance(harness.perform(op), ops.Claimed)
+        found = harness.perform(ops.Recall(op.identity))
+        assert isinstance(found, ops.Recalled)
+        assert (found.case.origin.key, found.case.record.fingerprint) == (shown(key), mark)
 
     @pytest.mark.parametrize("text", ["v1:\0", "v1:\ud800"])
     def test_a_fingerprint_that_cannot_be_kept_exactly_is_refused(

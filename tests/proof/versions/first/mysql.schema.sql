@@ -9,15 +9,17 @@
 CREATE TABLE IF NOT EXISTS semel_record (
     identity     BINARY(32) NOT NULL PRIMARY KEY,
     fence        BINARY(16) NOT NULL,
-    fingerprint  MEDIUMTEXT NOT NULL,
+    -- Short forms: of a digest, and of a UUID, NUL and its 16 bytes (core/stored/packed.py). NULL in a
+    -- record that was erased.
+    fingerprint  MEDIUMBLOB,
     -- Digests of the request, while its answer is kept.
     fields       LONGBLOB,
     tenant       MEDIUMBLOB NOT NULL,
-    -- Empty: those of its route, in semel_terms.
-    method       MEDIUMTEXT NOT NULL,
-    path         MEDIUMTEXT NOT NULL,
-    -- Empty in a tombstone.
-    `key`        MEDIUMTEXT NOT NULL,
+    -- NULL: those of its route, in semel_terms.
+    method       MEDIUMTEXT,
+    path         MEDIUMTEXT,
+    -- As the fingerprint; NULL in a tombstone.
+    `key`        MEDIUMBLOB,
     created_at   BIGINT NOT NULL,
     -- Of semel_terms. No foreign key: a claim would lock that row, which all claims share.
     terms        BIGINT NOT NULL,
@@ -34,9 +36,8 @@ CREATE TABLE IF NOT EXISTS semel_record (
     -- or expired one when it is forgotten. Only a dead letter has none.
     due_at       BIGINT,
     leased_until BIGINT,
-    -- Only of a completed record: when it is forgotten. Only of an expired one: when it expired.
+    -- Only of a completed record: when it is forgotten.
     forget_at    BIGINT,
-    expires_at   BIGINT,
     -- Only of a deferred request: how long it may wait to be run, and until when.
     patience     BIGINT,
     abandon_at   BIGINT,
@@ -50,12 +51,14 @@ CREATE TABLE IF NOT EXISTS semel_record (
     CHECK (state NOT IN (1, 2) OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
     CHECK (state NOT IN (1, 2, 5)
-           OR (expires_at IS NULL AND forget_at IS NULL AND duty NOT IN (5, 6))),
+           OR (forget_at IS NULL AND duty NOT IN (5, 6))),
     -- An answer is kept as long as it is promised.
     CHECK (state <> 3 OR (snapshot IS NOT NULL AND forget_at IS NOT NULL AND duty = 5)),
     -- What is to be run later can be run, and is given up some day.
     CHECK (state <> 1
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
+    -- Only what was erased lets every request pass for the one that made it.
+    CHECK (fingerprint IS NOT NULL OR state = 6),
     -- Only a dead letter is looked at by nobody.
     CHECK (due_at IS NOT NULL OR state = 5),
     KEY semel_record_due (duty, due_at),
@@ -92,15 +95,19 @@ SELECT
     CONVERT(terms.application USING utf8mb4) AS application,
     CONVERT(terms.route USING utf8mb4) AS route,
     CONVERT(record.tenant USING utf8mb4) AS tenant,
-    CASE WHEN record.method = '' THEN SUBSTRING_INDEX(CONVERT(terms.route USING utf8mb4), ' ', 1)
-        ELSE record.method END AS method,
-    CASE WHEN record.method = '' THEN SUBSTRING_INDEX(CONVERT(terms.route USING utf8mb4), ' ', -1)
+    COALESCE(record.method, SUBSTRING_INDEX(CONVERT(terms.route USING utf8mb4), ' ', 1)) AS method,
+    CASE WHEN record.method IS NULL
+        THEN SUBSTRING_INDEX(CONVERT(terms.route USING utf8mb4), ' ', -1)
         ELSE record.path END AS path,
-    record.`key`,
+    CASE WHEN SUBSTR(record.`key`, 1, 1) = x'00'
+        THEN LOWER(CONCAT_WS('-', HEX(SUBSTR(record.`key`, 2, 4)), HEX(SUBSTR(record.`key`, 6, 2)),
+            HEX(SUBSTR(record.`key`, 8, 2)), HEX(SUBSTR(record.`key`, 10, 2)),
+            HEX(SUBSTR(record.`key`, 12))))
+        ELSE COALESCE(CONVERT(record.`key` USING utf8mb4), '') END AS `key`,
     TIMESTAMPADD(MICROSECOND, record.created_at, '1970-01-01') AS created_at,
     TIMESTAMPADD(MICROSECOND, record.leased_until, '1970-01-01') AS leased_until,
-    TIMESTAMPADD(MICROSECOND, CASE WHEN record.state = 3 THEN record.due_at
-        ELSE record.expires_at END, '1970-01-01') AS expires_at,
+    TIMESTAMPADD(MICROSECOND, CASE WHEN record.state = 3 THEN record.due_at END, '1970-01-01')
+        AS expires_at,
     TIMESTAMPADD(MICROSECOND, CASE WHEN record.state IN (4, 6) THEN record.due_at
         ELSE record.forget_at END, '1970-01-01') AS forget_at,
     TIMESTAMPADD(MICROSECOND, record.due_at, '1970-01-01') AS due_at,

@@ -10,15 +10,17 @@
 CREATE TABLE semel_record (
     identity     BLOB PRIMARY KEY NOT NULL CHECK (length(identity) = 32),
     fence        BLOB NOT NULL CHECK (length(fence) = 16),
-    fingerprint  TEXT NOT NULL,
+    -- Short forms: of a digest, and of a UUID, NUL and its 16 bytes (core/stored/packed.py). NULL in a
+    -- record that was erased.
+    fingerprint  BLOB,
     -- Digests of the request, while its answer is kept.
     fields       BLOB,
     tenant       TEXT NOT NULL,
     -- Empty: those of its route, in semel_terms.
     method       TEXT NOT NULL,
     path         TEXT NOT NULL,
-    -- Empty in a tombstone.
-    key          TEXT NOT NULL,
+    -- As the fingerprint; NULL in a tombstone.
+    key          BLOB,
     created_at   INTEGER NOT NULL,
     -- Of semel_terms. No foreign key: a claim should not have to look there.
     terms        INTEGER NOT NULL,
@@ -35,9 +37,8 @@ CREATE TABLE semel_record (
     -- or expired one when it is forgotten. Only a dead letter has none.
     due_at       INTEGER,
     leased_until INTEGER,
-    -- Only of a completed record: when it is forgotten. Only of an expired one: when it expired.
+    -- Only of a completed record: when it is forgotten.
     forget_at    INTEGER,
-    expires_at   INTEGER,
     -- Only of a deferred request: how long it may wait to be run, and until when.
     patience     INTEGER,
     abandon_at   INTEGER,
@@ -51,12 +52,14 @@ CREATE TABLE semel_record (
     CHECK ((state <> 1 AND state <> 2) OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
     CHECK ((state <> 1 AND state <> 2 AND state <> 5)
-           OR (expires_at IS NULL AND forget_at IS NULL AND duty < 5)),
+           OR (forget_at IS NULL AND duty < 5)),
     -- An answer is kept as long as it is promised.
     CHECK (state <> 3 OR (snapshot IS NOT NULL AND forget_at IS NOT NULL AND duty = 5)),
     -- What is to be run later can be run, and is given up some day.
     CHECK (state <> 1
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
+    -- Only what was erased lets every request pass for the one that made it.
+    CHECK (fingerprint IS NOT NULL OR state = 6),
     -- Only a dead letter is looked at by nobody.
     CHECK (due_at IS NOT NULL OR state = 5)
 ) STRICT;
@@ -100,11 +103,15 @@ SELECT
         ELSE record.method END AS method,
     CASE WHEN record.method = '' THEN substr(terms.route, instr(terms.route, ' ') + 1)
         ELSE record.path END AS path,
-    record.key,
+    CASE WHEN substr(record.key, 1, 1) = x'00'
+        THEN lower(substr(hex(record.key), 3, 8) || '-' || substr(hex(record.key), 11, 4) || '-'
+            || substr(hex(record.key), 15, 4) || '-' || substr(hex(record.key), 19, 4) || '-'
+            || substr(hex(record.key), 23))
+        ELSE COALESCE(CAST(record.key AS TEXT), '') END AS key,
     strftime('%Y-%m-%d %H:%M:%f', record.created_at / 1000000.0, 'unixepoch') AS created_at,
     strftime('%Y-%m-%d %H:%M:%f', record.leased_until / 1000000.0, 'unixepoch') AS leased_until,
     strftime('%Y-%m-%d %H:%M:%f', CASE WHEN record.state = 3 THEN record.due_at
-        ELSE record.expires_at END / 1000000.0, 'unixepoch') AS expires_at,
+        END / 1000000.0, 'unixepoch') AS expires_at,
     strftime('%Y-%m-%d %H:%M:%f', CASE WHEN record.state IN (4, 6) THEN record.due_at
         ELSE record.forget_at END / 1000000.0, 'unixepoch') AS forget_at,
     strftime('%Y-%m-%d %H:%M:%f', record.due_at / 1000000.0, 'unixepoch') AS due_at,

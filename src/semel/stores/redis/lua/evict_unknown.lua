@@ -11,8 +11,7 @@ if found.state == 'unknown' and found.fence == seen then
   local forget_at = later(ARGV[4])
   audit(found, 'bury', 'expired', ARGV[5], ARGV[6])
   change(found, {
-    state = 'expired', fence = fence, expires_at = now,
-    forget_at = forget_at, snapshot = false, request = false, journal = false,
+    state = 'expired', fence = fence, forget_at = forget_at, snapshot = false, request = false, journal = false,
     reason = ARGV[5] .. ': ' .. ARGV[6],
   }, 'forget', forget_at)
   return applied()

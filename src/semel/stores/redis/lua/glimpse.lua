@@ -8,5 +8,5 @@ local found = look()
 if not found then return {now, '', false, 0, false, false} end
 local start = answer_start(found)
 local size = found.answered and redis.call('STRLEN', KEY) - start
-local begins = found.answered and redis.call('GETRANGE', KEY, start, start + 20)
+local begins = found.answered and redis.call('GETRANGE', KEY, start, start + 16)
 return {now, redis.call('GETRANGE', KEY, 0, start - 1), size, found.tries, found.resource or false, begins}

@@ -151,7 +151,7 @@ local function change(found, fields, duty, due)
   if asked then third = kept(duty and (due or false), found.due_at) end
   local head = struct.pack(HEAD, NUMBERS[state], CHOICES[fields.on_lapse or found.on_lapse],
     (answered and HAS_ANSWER or 0) + (more and HAS_MORE or 0), fields.fence or found.fence,
-    found.created_at, first or 0, settled and kept(fields.expires_at, found.expires_at) or 0,
+    found.created_at, first or 0, state == 'completed' and kept(fields.expires_at, found.expires_at) or 0,
     third or 0, found.terms, origin_size, reason_size)
   if rest then
     redis.call('SET', KEY, head .. rest)

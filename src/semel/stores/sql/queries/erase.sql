@@ -7,9 +7,8 @@
 --      a fingerprint was erased before.
 UPDATE semel_record
 SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
-    fingerprint = '', fields = NULL, tenant = '', path = '', key = '',
-    expires_at = {expires_at}, due_at = {forget_at}, forget_at = NULL, duty = {duty.forget},
-    state = {expired}
-WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+    fingerprint = NULL, fields = NULL, tenant = '', path = '', key = NULL,
+    due_at = {forget_at}, forget_at = NULL, duty = {duty.forget}, state = {expired}
+WHERE identity = :identity AND fence = :seen AND fingerprint IS NOT NULL
   AND state IN ({completed}, {failed_retryable}, {expired})
 RETURNING state, leased_until, {expires_at}, {now}

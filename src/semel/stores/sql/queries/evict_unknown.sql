@@ -6,7 +6,7 @@
 -- why: a tombstone answers later tries with "not executed again" instead of running them.
 UPDATE semel_record
 SET state = {expired}, fence = :fence, snapshot = NULL, request = NULL, journal = NULL,
-    leased_until = NULL, expires_at = {now}, reason = :reason,
+    leased_until = NULL, reason = :reason,
     duty = {duty.forget}, due_at = {now} + :tombstone
 WHERE identity = :identity AND fence = :seen AND state = {unknown}
 RETURNING state, leased_until, {expires_at}, {now}

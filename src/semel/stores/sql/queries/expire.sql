@@ -11,7 +11,6 @@ WITH due AS MATERIALIZED (
 )
 UPDATE semel_record
 SET state = {expired}, snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    fields = NULL, key = '', expires_at = due_at, duty = {duty.forget}, due_at = forget_at,
-    forget_at = NULL
+    fields = NULL, key = NULL, duty = {duty.forget}, due_at = forget_at, forget_at = NULL
 WHERE identity {chosen} AND state = {completed} AND due_at <= {now}
 RETURNING state, {now}

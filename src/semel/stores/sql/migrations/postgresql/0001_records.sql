@@ -10,19 +10,21 @@ CREATE TABLE semel_record (
     created_at   bigint NOT NULL,
     -- Of semel_terms. No foreign key: a claim would lock that row, which all claims share.
     terms        bigint NOT NULL,
-    -- 1 unknown, 2 release, 3 resume.
-    on_lapse     smallint NOT NULL CHECK (on_lapse BETWEEN 1 AND 3),
     identity     bytea PRIMARY KEY CHECK (octet_length(identity) = 32),
     fence        bytea NOT NULL CHECK (octet_length(fence) = 16),
-    fingerprint  text NOT NULL,
+    -- Short forms: of a digest, and of a UUID, NUL and its 16 bytes (core/stored/packed.py). NULL in a
+    -- record that was erased.
+    fingerprint  bytea,
     -- Digests of the request, while its answer is kept.
     fields       bytea,
     tenant       text NOT NULL,
-    -- Empty: those of its route, in semel_terms.
-    method       text NOT NULL,
-    path         text NOT NULL,
-    -- Empty in a tombstone.
-    key          text NOT NULL,
+    -- NULL: those of its route, in semel_terms.
+    method       text,
+    path         text,
+    -- As the fingerprint; NULL in a tombstone.
+    key          bytea,
+    -- 1 unknown, 2 release, 3 resume.
+    on_lapse     smallint NOT NULL CHECK (on_lapse BETWEEN 1 AND 3),
     -- 1 pending, 2 in_progress, 3 completed, 4 failed_retryable, 5 unknown, 6 expired.
     state        smallint NOT NULL CHECK (state BETWEEN 1 AND 6),
     -- Who looks at it next: 1 lease: the sweeper; 2 resume: the completer; 3 run: the worker, and past
@@ -32,9 +34,8 @@ CREATE TABLE semel_record (
     -- or expired one when it is forgotten. Only a dead letter has none.
     due_at       bigint,
     leased_until bigint,
-    -- Only of a completed record: when it is forgotten. Only of an expired one: when it expired.
+    -- Only of a completed record: when it is forgotten.
     forget_at    bigint,
-    expires_at   bigint,
     -- Only of a deferred request: how long it may wait to be run, and until when.
     patience     bigint,
     abandon_at   bigint,
@@ -50,12 +51,14 @@ CREATE TABLE semel_record (
     CHECK (state NOT IN (1, 2) OR leased_until IS NOT NULL),
     -- An unsettled record never becomes free by time.
     CHECK (state NOT IN (1, 2, 5)
-           OR (expires_at IS NULL AND forget_at IS NULL AND duty NOT IN (5, 6))),
+           OR (forget_at IS NULL AND duty NOT IN (5, 6))),
     -- An answer is kept as long as it is promised.
     CHECK (state <> 3 OR (snapshot IS NOT NULL AND forget_at IS NOT NULL AND duty = 5)),
     -- What is to be run later can be run, and is given up some day.
     CHECK (state <> 1
            OR (request IS NOT NULL AND patience IS NOT NULL AND abandon_at IS NOT NULL)),
+    -- Only what was erased lets every request pass for the one that made it.
+    CHECK (fingerprint IS NOT NULL OR state = 6),
     -- Only a dead letter is looked at by nobody.
     CHECK (due_at IS NOT NULL OR state = 5)
 );
@@ -99,14 +102,15 @@ SELECT
     terms.application AS application,
     terms.route AS route,
     record.tenant AS tenant,
-    CASE WHEN record.method = '' THEN split_part(terms.route, ' ', 1)
-        ELSE record.method END AS method,
-    CASE WHEN record.method = '' THEN split_part(terms.route, ' ', 2) ELSE record.path END AS path,
-    record.key,
+    COALESCE(record.method, split_part(terms.route, ' ', 1)) AS method,
+    CASE WHEN record.method IS NULL THEN split_part(terms.route, ' ', 2)
+        ELSE record.path END AS path,
+    CASE WHEN substr(record.key, 1, 1) = '\x00'::bytea
+        THEN CAST(CAST(encode(substr(record.key, 2), 'hex') AS uuid) AS text)
+        ELSE COALESCE(convert_from(record.key, 'UTF8'), '') END AS key,
     to_timestamp(record.created_at / 1000000.0) AS created_at,
     to_timestamp(record.leased_until / 1000000.0) AS leased_until,
-    to_timestamp(CASE WHEN record.state = 3 THEN record.due_at
-        ELSE record.expires_at END / 1000000.0) AS expires_at,
+    to_timestamp(CASE WHEN record.state = 3 THEN record.due_at END / 1000000.0) AS expires_at,
     to_timestamp(CASE WHEN record.state IN (4, 6) THEN record.due_at
         ELSE record.forget_at END / 1000000.0) AS forget_at,
     to_timestamp(record.due_at / 1000000.0) AS due_at,

@@ -11,8 +11,8 @@ SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT :identity, {in_progress}, :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
-       :on_lapse, {now}, {now} + :lease,
+SELECT :identity, {in_progress}, :fence, :fingerprint, :fields, :tenant, NULLIF(:method, ''),
+       NULLIF(:path, ''), :key, :on_lapse, {now}, {now} + :lease,
        CASE :on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END, {now} + :lease, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});

@@ -14,8 +14,8 @@ WITH inserted AS (
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
     SELECT CAST(:identity AS bytea), {pending}, CAST(:fence AS bytea),
-           CAST(:fingerprint AS text), CAST(:fields AS bytea), CAST(:tenant AS text),
-           CAST(:method AS text), CAST(:path AS text), CAST(:key AS text),
+           CAST(:fingerprint AS bytea), CAST(:fields AS bytea), CAST(:tenant AS text),
+           NULLIF(CAST(:method AS text), ''), NULLIF(CAST(:path AS text), ''), CAST(:key AS bytea),
            CAST(:on_lapse AS smallint), moment, moment + CAST(:patience AS bigint), {duty.run}, moment,
            CAST(:patience AS bigint), moment + CAST(:patience AS bigint), CAST(:request AS bytea),
            CAST(:terms AS bigint)
@@ -23,7 +23,7 @@ WITH inserted AS (
     WHERE CAST(:fresh_until AS bigint) IS NULL OR CAST(:fresh_until AS bigint) >= {now}
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-              expires_at, forget_at, snapshot, reason, retired_at
+              CAST(NULL AS bigint) AS expires_at, forget_at, snapshot, reason, retired_at
 )
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
        expires_at, forget_at, snapshot, reason, retired_at, {now}

@@ -14,9 +14,9 @@ WITH patience AS MATERIALIZED (
 given AS MATERIALIZED (
     SELECT given.*
     FROM patience CROSS JOIN unnest(
-        CAST(:identity AS bytea[]), CAST(:fence AS bytea[]), CAST(:fingerprint AS text[]),
+        CAST(:identity AS bytea[]), CAST(:fence AS bytea[]), CAST(:fingerprint AS bytea[]),
         CAST(:fields AS bytea[]), CAST(:tenant AS text[]), CAST(:method AS text[]),
-        CAST(:path AS text[]), CAST(:key AS text[]), CAST(:on_lapse AS bigint[]),
+        CAST(:path AS text[]), CAST(:key AS bytea[]), CAST(:on_lapse AS bigint[]),
         CAST(:lease AS bigint[]), CAST(:fresh_until AS bigint[]), CAST(:request AS bytea[]),
         CAST(:terms AS bigint[])
     ) AS given (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
@@ -27,15 +27,15 @@ inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, request, terms)
-    SELECT identity, {in_progress}, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
-           {now}, {now} + lease, CASE on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END,
+    SELECT identity, {in_progress}, fence, fingerprint, fields, tenant, NULLIF(method, ''),
+           NULLIF(path, ''), key, on_lapse, {now}, {now} + lease, CASE on_lapse WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END,
            {now} + lease, request, terms
     FROM given
     WHERE fresh_until IS NULL OR fresh_until >= {now}
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, fence, created_at, leased_until
 )
-SELECT identity, CAST(NULL AS smallint), fence, CAST(NULL AS text), CAST(NULL AS bytea),
+SELECT identity, CAST(NULL AS smallint), fence, CAST(NULL AS bytea), CAST(NULL AS bytea),
        CAST(NULL AS smallint), created_at, leased_until, CAST(NULL AS bigint),
        CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), CAST(NULL AS bigint), {now}
 FROM inserted

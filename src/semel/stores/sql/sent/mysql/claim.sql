@@ -13,8 +13,9 @@ SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, `key`, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
-SELECT :identity, 2 /* in_progress */, :fence, :fingerprint, :fields, :tenant, :method, :path, :key,
-       :on_lapse, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+SELECT :identity, 2 /* in_progress */, :fence, :fingerprint, :fields, :tenant, NULLIF(:method, ''),
+       NULLIF(:path, ''), :key, :on_lapse,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease,
        CASE :on_lapse WHEN 3 /* resume */ THEN 2 /* resume */ ELSE 1 /* lease */ END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :lease, :request, :terms
@@ -23,7 +24,7 @@ WHERE @semel_found IS NULL AND (:fresh_until IS NULL
                                 OR :fresh_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state = 3 /* completed */ THEN due_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00', substr(snapshot, 1, 64))
             ELSE snapshot END, reason, retired_at,

@@ -16,7 +16,7 @@ INSERT INTO semel_record
      created_at, leased_until, duty, due_at, request, terms)
 SELECT ELT(n, :identity), 2 /* in_progress */, ELT(n, :fence), ELT(n, :fingerprint), ELT(n,
        :fields),
-       ELT(n, :tenant), ELT(n, :method), ELT(n, :path), ELT(n, :key),
+       ELT(n, :tenant), NULLIF(ELT(n, :method), ''), NULLIF(ELT(n, :path), ''), ELT(n, :key),
        CAST(ELT(n, :on_lapse) AS SIGNED),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease,
@@ -30,7 +30,7 @@ WHERE ((@semel_found >> (n - 1)) & 1) = 0
   :fresh_until) AS SIGNED) >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state = 3 /* completed */ THEN due_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        CASE WHEN LENGTH(snapshot) > 32768 THEN CONCAT(x'00', substr(snapshot, 1, 64))
             ELSE snapshot END, reason, retired_at,

@@ -14,7 +14,7 @@ SET state = 3 /* completed */, snapshot = :snapshot, leased_until = NULL,
     request = NULL
 WHERE identity = :identity AND fence = :fence AND state IN (2 /* in_progress */, 5 /* unknown */);
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -17,8 +17,7 @@ SET state = 3 /* completed */, snapshot = ELT(FIELD(identity, :identity), :snaps
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)
   AND state IN (2 /* in_progress */, 5 /* unknown */);
 
-SELECT identity, state, leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT identity, state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)

@@ -19,21 +19,19 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        WHEN 6 THEN 'expired' END,
        'expired'
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+WHERE identity = :identity AND fence = :seen AND fingerprint IS NOT NULL
   AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
 FOR UPDATE;
 
 UPDATE semel_record
 SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
-    fingerprint = '', fields = NULL, tenant = '', path = '', `key` = '',
-    expires_at = CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+    fingerprint = NULL, fields = NULL, tenant = '', path = '', `key` = NULL,
     due_at = CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
-    forget_at = NULL, duty = 6 /* forget */,
-    state = 6 /* expired */
-WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+    forget_at = NULL, duty = 6 /* forget */, state = 6 /* expired */
+WHERE identity = :identity AND fence = :seen AND fingerprint IS NOT NULL
   AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */);
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -23,13 +23,12 @@ FOR UPDATE;
 
 UPDATE semel_record
 SET state = 6 /* expired */, fence = :fence, snapshot = NULL, request = NULL, journal = NULL,
-    leased_until = NULL, expires_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-    reason = :reason,
+    leased_until = NULL, reason = :reason,
     duty = 6 /* forget */, due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
         + :tombstone
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */;
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -14,8 +14,7 @@ ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 UPDATE semel_record
 SET state = 6 /* expired */, snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    fields = NULL, `key` = '', expires_at = due_at, duty = 6 /* forget */, due_at = forget_at,
-    forget_at = NULL
+    fields = NULL, `key` = NULL, duty = 6 /* forget */, due_at = forget_at, forget_at = NULL
 WHERE identity IN (:picked) AND state = 3 /* completed */
   AND due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 

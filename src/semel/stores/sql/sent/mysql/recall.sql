@@ -5,11 +5,11 @@
 -- why: as read. Requests and journals are not read on the way of a request, which has no use for them.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
        record.on_lapse, record.created_at, record.leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state = 3 /* completed */ THEN due_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        record.snapshot, record.reason, record.retired_at, record.tenant,
-       record.method, record.path, record.`key`, record.request, record.journal, record.resource,
-       record.tries, record.due_at, terms.said,
+       record.method, record.path, record.`key` AS client_key, record.request, record.journal,
+       record.resource, record.tries, record.due_at, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM (SELECT 1 AS one) AS here
 LEFT JOIN semel_record AS record ON record.identity = :identity

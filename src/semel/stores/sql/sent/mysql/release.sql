@@ -21,7 +21,7 @@ SET state = CASE WHEN :requeue IS NULL OR patience IS NULL
     snapshot = NULL, reason = :reason
 WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */;
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

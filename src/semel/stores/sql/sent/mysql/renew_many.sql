@@ -15,8 +15,7 @@ WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence
   AND state = 2 /* in_progress */
   AND leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 
-SELECT identity, state, leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT identity, state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity IN (:identity) AND fence = ELT(FIELD(identity, :identity), :fence)

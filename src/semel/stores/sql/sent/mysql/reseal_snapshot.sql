@@ -7,7 +7,7 @@ UPDATE semel_record
 SET snapshot = :new
 WHERE identity = :identity AND fence = :seen AND snapshot = :old;
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

@@ -28,7 +28,7 @@ SET state = 4 /* failed_retryable */, fence = :fence, snapshot = NULL, leased_un
         + :retention
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */;
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

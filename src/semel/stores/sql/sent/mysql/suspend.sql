@@ -11,7 +11,7 @@ SET state = 5 /* unknown */, leased_until = NULL, reason = :reason, tries = NULL
     due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :probe_after
 WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */;
 
-SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+SELECT state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_record
 WHERE identity = :identity AND ROW_COUNT() > 0

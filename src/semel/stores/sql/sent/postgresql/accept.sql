@@ -15,8 +15,8 @@ WITH inserted AS (
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
     SELECT CAST($1 AS bytea), 1 /* pending */, CAST($2 AS bytea),
-           CAST($3 AS text), CAST($4 AS bytea), CAST($5 AS text),
-           CAST($6 AS text), CAST($7 AS text), CAST($8 AS text),
+           CAST($3 AS bytea), CAST($4 AS bytea), CAST($5 AS text),
+           NULLIF(CAST($6 AS text), ''), NULLIF(CAST($7 AS text), ''), CAST($8 AS bytea),
            CAST($9 AS smallint), moment, moment + CAST($10 AS bigint), 3 /* run */, moment,
            CAST($10 AS bigint), moment + CAST($10 AS bigint), CAST($12 AS bytea),
            CAST($13 AS bigint)
@@ -25,7 +25,7 @@ WITH inserted AS (
       OR CAST($11 AS bigint) >= (extract(epoch from clock_timestamp()) * 1000000)::bigint
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-              expires_at, forget_at, snapshot, reason, retired_at
+              CAST(NULL AS bigint) AS expires_at, forget_at, snapshot, reason, retired_at
 )
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
        expires_at, forget_at, snapshot, reason, retired_at,
@@ -37,7 +37,7 @@ WHERE CASE WHEN pg_try_advisory_xact_lock(1936026981,
            ELSE true END
 UNION ALL
 SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state = 3 /* completed */ THEN due_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        CASE WHEN octet_length(snapshot) > 32768 THEN '\x00'::bytea || substr(snapshot, 1, 64)
             ELSE snapshot END, reason, retired_at,

@@ -15,9 +15,9 @@ WITH patience AS MATERIALIZED (
 given AS MATERIALIZED (
     SELECT given.*
     FROM patience CROSS JOIN unnest(
-        CAST($1 AS bytea[]), CAST($2 AS bytea[]), CAST($3 AS text[]),
+        CAST($1 AS bytea[]), CAST($2 AS bytea[]), CAST($3 AS bytea[]),
         CAST($4 AS bytea[]), CAST($5 AS text[]), CAST($6 AS text[]),
-        CAST($7 AS text[]), CAST($8 AS text[]), CAST($9 AS bigint[]),
+        CAST($7 AS text[]), CAST($8 AS bytea[]), CAST($9 AS bigint[]),
         CAST($10 AS bigint[]), CAST($11 AS bigint[]), CAST($12 AS bytea[]),
         CAST($13 AS bigint[])
     ) AS given (identity, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
@@ -28,8 +28,8 @@ inserted AS (
     INSERT INTO semel_record
         (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
          created_at, leased_until, duty, due_at, request, terms)
-    SELECT identity, 2 /* in_progress */, fence, fingerprint, fields, tenant, method, path, key,
-           on_lapse,
+    SELECT identity, 2 /* in_progress */, fence, fingerprint, fields, tenant, NULLIF(method, ''),
+           NULLIF(path, ''), key, on_lapse,
            (extract(epoch from clock_timestamp()) * 1000000)::bigint,
            (extract(epoch from clock_timestamp()) * 1000000)::bigint + lease, CASE on_lapse
                                                                                    WHEN 3 /* resume */
@@ -41,7 +41,7 @@ inserted AS (
     ON CONFLICT (identity) DO NOTHING
     RETURNING identity, fence, created_at, leased_until
 )
-SELECT identity, CAST(NULL AS smallint), fence, CAST(NULL AS text), CAST(NULL AS bytea),
+SELECT identity, CAST(NULL AS smallint), fence, CAST(NULL AS bytea), CAST(NULL AS bytea),
        CAST(NULL AS smallint), created_at, leased_until, CAST(NULL AS bigint),
        CAST(NULL AS bigint), CAST(NULL AS bytea), CAST(NULL AS text), CAST(NULL AS bigint),
        (extract(epoch from clock_timestamp()) * 1000000)::bigint
@@ -51,7 +51,7 @@ SELECT there.*
 FROM (SELECT identity FROM given EXCEPT SELECT identity FROM inserted) AS known
 CROSS JOIN LATERAL (
     SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-           CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+           CASE WHEN state = 3 /* completed */ THEN due_at END,
            CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
            CASE WHEN octet_length(snapshot) > 32768 THEN '\x00'::bytea || substr(snapshot, 1, 64)
                 ELSE snapshot END, reason, retired_at,

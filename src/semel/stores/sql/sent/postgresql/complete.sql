@@ -12,5 +12,5 @@ SET state = 3 /* completed */, snapshot = $3, leased_until = NULL,
     resource = $6,
     request = NULL
 WHERE identity = $1 AND fence = $2 AND state IN (2 /* in_progress */, 5 /* unknown */)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

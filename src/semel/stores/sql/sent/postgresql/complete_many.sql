@@ -25,5 +25,5 @@ FROM given
 WHERE record.identity = given.identity AND record.fence = given.fence
   AND record.state IN (2 /* in_progress */, 5 /* unknown */)
 RETURNING record.identity, record.state, record.leased_until,
-          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -16,7 +16,7 @@ WITH seen AS MATERIALIZED (
            WHEN 5 THEN 'unknown'
            WHEN 6 THEN 'expired' END AS state_before
     FROM semel_record
-    WHERE identity = $1 AND fence = $2 AND fingerprint <> ''
+    WHERE identity = $1 AND fence = $2 AND fingerprint IS NOT NULL
       AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
     FOR UPDATE
 ),
@@ -30,13 +30,11 @@ noted AS (
 )
 UPDATE semel_record
 SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
-    fingerprint = '', fields = NULL, tenant = '', path = '', key = '',
-    expires_at = CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+    fingerprint = NULL, fields = NULL, tenant = '', path = '', key = NULL,
     due_at = CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
-    forget_at = NULL, duty = 6 /* forget */,
-    state = 6 /* expired */
-WHERE identity = $1 AND fence = $2 AND fingerprint <> ''
+    forget_at = NULL, duty = 6 /* forget */, state = 6 /* expired */
+WHERE identity = $1 AND fence = $2 AND fingerprint IS NOT NULL
   AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
   AND EXISTS (SELECT FROM seen)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -28,10 +28,9 @@ noted AS (
 )
 UPDATE semel_record
 SET state = 6 /* expired */, fence = $3, snapshot = NULL, request = NULL, journal = NULL,
-    leased_until = NULL, expires_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-    reason = $5,
+    leased_until = NULL, reason = $5,
     duty = 6 /* forget */, due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
 WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */
   AND EXISTS (SELECT FROM seen)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -13,8 +13,7 @@ WITH due AS MATERIALIZED (
 )
 UPDATE semel_record
 SET state = 6 /* expired */, snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    fields = NULL, key = '', expires_at = due_at, duty = 6 /* forget */, due_at = forget_at,
-    forget_at = NULL
+    fields = NULL, key = NULL, duty = 6 /* forget */, due_at = forget_at, forget_at = NULL
 WHERE identity = ANY (ARRAY(SELECT which FROM due)) AND state = 3 /* completed */
   AND due_at <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
 RETURNING state, (extract(epoch from clock_timestamp()) * 1000000)::bigint

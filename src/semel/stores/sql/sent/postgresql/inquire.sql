@@ -8,5 +8,5 @@ UPDATE semel_record
 SET tries = COALESCE(tries, 0) + 1,
     due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
 WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */ AND COALESCE(tries, 0) = $3
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -25,5 +25,5 @@ SET state = CASE WHEN on_lapse <> 2 /* release */ THEN 5 /* unknown */
 WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
   AND leased_until <= (extract(epoch from clock_timestamp()) * 1000000)::bigint
   AND on_lapse <> 3 /* resume */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -7,5 +7,5 @@
 UPDATE semel_record
 SET snapshot = $3
 WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -7,7 +7,7 @@ SELECT there.*
 FROM unnest(CAST($1 AS bytea[])) AS known (identity)
 CROSS JOIN LATERAL (
     SELECT identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-           CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+           CASE WHEN state = 3 /* completed */ THEN due_at END,
            CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
            CASE WHEN octet_length(snapshot) > 32768 THEN '\x00'::bytea || substr(snapshot, 1, 64)
                 ELSE snapshot END, reason, retired_at,

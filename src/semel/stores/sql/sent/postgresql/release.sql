@@ -20,5 +20,5 @@ SET state = CASE WHEN CAST($5 AS bigint) IS NULL OR patience IS NULL
     leased_until = CASE WHEN CAST($5 AS bigint) IS NULL THEN NULL ELSE abandon_at END,
     snapshot = NULL, reason = $4
 WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -11,5 +11,5 @@ SET leased_until = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $
                   ELSE (extract(epoch from clock_timestamp()) * 1000000)::bigint + $3 END
 WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
   AND leased_until > (extract(epoch from clock_timestamp()) * 1000000)::bigint
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

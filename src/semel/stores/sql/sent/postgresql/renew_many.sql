@@ -23,5 +23,5 @@ WHERE record.identity = given.identity AND record.fence = given.fence
   AND record.state = 2 /* in_progress */
   AND record.leased_until > (extract(epoch from clock_timestamp()) * 1000000)::bigint
 RETURNING record.identity, record.state, record.leased_until,
-          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

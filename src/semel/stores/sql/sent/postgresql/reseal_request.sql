@@ -6,5 +6,5 @@
 UPDATE semel_record
 SET request = $4
 WHERE identity = $1 AND fence = $2 AND request = $3
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

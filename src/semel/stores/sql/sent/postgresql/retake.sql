@@ -16,5 +16,5 @@ SET state = 2 /* in_progress */, fence = $3,
     abandon_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + patience,
     snapshot = NULL, reason = NULL
 WHERE identity = $1 AND fence = $2 AND state = 4 /* failed_retryable */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

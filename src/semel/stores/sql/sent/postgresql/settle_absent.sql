@@ -32,5 +32,5 @@ SET state = 4 /* failed_retryable */, fence = $3, snapshot = NULL, leased_until 
     duty = 6 /* forget */, due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
 WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */
   AND EXISTS (SELECT FROM seen)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

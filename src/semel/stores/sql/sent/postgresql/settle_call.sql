@@ -33,5 +33,5 @@ SET state = 2 /* in_progress */, fence = $3, journal = $4,
     tries = NULL, snapshot = NULL, reason = $5
 WHERE identity = $1 AND fence = $2 AND state = 5 /* unknown */ AND on_lapse = 3 /* resume */
   AND EXISTS (SELECT FROM seen)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

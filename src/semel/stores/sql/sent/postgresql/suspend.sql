@@ -9,5 +9,5 @@ UPDATE semel_record
 SET state = 5 /* unknown */, leased_until = NULL, reason = $3, tries = NULL, duty = 4 /* ask */,
     due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
 WHERE identity = $1 AND fence = $2 AND state = 2 /* in_progress */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -10,5 +10,5 @@ SET state = 2 /* in_progress */, fence = $3,
     duty = CASE on_lapse WHEN 3 /* resume */ THEN 2 /* resume */ ELSE 1 /* lease */ END,
     due_at = (extract(epoch from clock_timestamp()) * 1000000)::bigint + $4
 WHERE identity = $1 AND fence = $2 AND state = 1 /* pending */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END,
           (extract(epoch from clock_timestamp()) * 1000000)::bigint

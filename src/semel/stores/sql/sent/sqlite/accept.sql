@@ -15,6 +15,6 @@ SELECT :identity, 1 /* pending */, :fence, :fingerprint, :fields, :tenant, :meth
 WHERE :fresh_until IS NULL OR :fresh_until >= :now
 ON CONFLICT (identity) DO NOTHING
 RETURNING identity, state, fence, fingerprint, fields, on_lapse, created_at, leased_until,
-          CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+          CASE WHEN state = 3 /* completed */ THEN due_at END,
           CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
           snapshot, reason, retired_at, :now

@@ -11,5 +11,4 @@ SET state = 3 /* completed */, snapshot = :snapshot, leased_until = NULL,
     forget_at = :now + :retention + :tombstone, reason = NULL, resource = :resource,
     request = NULL
 WHERE identity = :identity AND fence = :fence AND state IN (2 /* in_progress */, 5 /* unknown */)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

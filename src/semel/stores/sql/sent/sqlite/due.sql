@@ -6,11 +6,11 @@
 --      application, or of a route that the asker does not know, must not fill its list.
 SELECT record.identity, record.state, record.fence, record.fingerprint, record.fields,
        record.on_lapse, record.created_at, record.leased_until,
-       CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+       CASE WHEN state = 3 /* completed */ THEN due_at END,
        CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
        record.snapshot, record.reason, record.retired_at, record.tenant,
-       record.method, record.path, record.key, record.request, record.journal, record.resource,
-       record.tries, record.due_at, terms.said, :now
+       record.method, record.path, record.key AS client_key, record.request, record.journal,
+       record.resource, record.tries, record.due_at, terms.said, :now
 FROM semel_record AS record
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty = :duty AND record.due_at <= (SELECT :now)

@@ -19,17 +19,14 @@ SELECT :now,
        WHEN 6 THEN 'expired' END,
        'expired'
 FROM semel_record
-WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+WHERE identity = :identity AND fence = :seen AND fingerprint IS NOT NULL
   AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */);
 
 UPDATE semel_record
 SET snapshot = NULL, request = NULL, journal = NULL, resource = NULL, reason = 'erased',
-    fingerprint = '', fields = NULL, tenant = '', path = '', key = '',
-    expires_at = CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
+    fingerprint = NULL, fields = NULL, tenant = '', path = '', key = NULL,
     due_at = CASE WHEN state IN (4 /* failed_retryable */, 6 /* expired */) THEN due_at ELSE forget_at END,
-    forget_at = NULL, duty = 6 /* forget */,
-    state = 6 /* expired */
-WHERE identity = :identity AND fence = :seen AND fingerprint <> ''
+    forget_at = NULL, duty = 6 /* forget */, state = 6 /* expired */
+WHERE identity = :identity AND fence = :seen AND fingerprint IS NOT NULL
   AND state IN (3 /* completed */, 4 /* failed_retryable */, 6 /* expired */)
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

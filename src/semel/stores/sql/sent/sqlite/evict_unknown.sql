@@ -22,8 +22,7 @@ WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */;
 
 UPDATE semel_record
 SET state = 6 /* expired */, fence = :fence, snapshot = NULL, request = NULL, journal = NULL,
-    leased_until = NULL, expires_at = :now, reason = :reason,
+    leased_until = NULL, reason = :reason,
     duty = 6 /* forget */, due_at = :now + :tombstone
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -12,7 +12,6 @@ WITH due AS MATERIALIZED (
 )
 UPDATE semel_record
 SET state = 6 /* expired */, snapshot = NULL, request = NULL, journal = NULL, resource = NULL,
-    fields = NULL, key = '', expires_at = due_at, duty = 6 /* forget */, due_at = forget_at,
-    forget_at = NULL
+    fields = NULL, key = NULL, duty = 6 /* forget */, due_at = forget_at, forget_at = NULL
 WHERE identity IN (SELECT which FROM due) AND state = 3 /* completed */ AND due_at <= :now
 RETURNING state, :now

@@ -8,5 +8,4 @@ UPDATE semel_record
 SET tries = COALESCE(tries, 0) + 1, due_at = :now + :again_in
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */ AND COALESCE(tries,
 0) = :tries
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

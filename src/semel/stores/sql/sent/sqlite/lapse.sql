@@ -22,5 +22,4 @@ SET state = CASE WHEN on_lapse <> 2 /* release */ THEN 5 /* unknown */
 WHERE identity = :identity AND fence = :seen AND state = 2 /* in_progress */
   AND leased_until <= :now
   AND on_lapse <> 3 /* resume */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -7,5 +7,4 @@
 UPDATE semel_record
 SET snapshot = :snapshot
 WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

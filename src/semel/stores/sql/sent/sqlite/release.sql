@@ -18,5 +18,4 @@ SET state = CASE WHEN CAST(:requeue AS bigint) IS NULL OR patience IS NULL
     leased_until = CASE WHEN CAST(:requeue AS bigint) IS NULL THEN NULL ELSE abandon_at END,
     snapshot = NULL, reason = :reason
 WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

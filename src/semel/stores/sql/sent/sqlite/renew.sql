@@ -10,5 +10,4 @@ SET leased_until = :now + :lease,
     due_at = CASE duty WHEN 1 /* lease */ THEN due_at ELSE :now + :lease END
 WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
   AND leased_until > :now
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

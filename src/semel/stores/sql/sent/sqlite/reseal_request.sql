@@ -6,5 +6,4 @@
 UPDATE semel_record
 SET request = :new
 WHERE identity = :identity AND fence = :seen AND request = :old
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -6,5 +6,4 @@
 UPDATE semel_record
 SET snapshot = :new
 WHERE identity = :identity AND fence = :seen AND snapshot = :old
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

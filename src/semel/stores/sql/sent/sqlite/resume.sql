@@ -10,5 +10,4 @@ SET fence = :fence, leased_until = :now + :lease, duty = 2 /* resume */, due_at 
 WHERE identity = :identity AND fence = :seen AND state = 2 /* in_progress */
   AND leased_until <= :now
   AND on_lapse = 3 /* resume */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -14,5 +14,4 @@ SET state = 2 /* in_progress */, fence = :fence, leased_until = :now + :lease,
     due_at = :now + :lease, abandon_at = :now + patience,
     snapshot = NULL, reason = NULL
 WHERE identity = :identity AND fence = :seen AND state = 4 /* failed_retryable */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -25,5 +25,4 @@ SET state = 4 /* failed_retryable */, fence = :fence, snapshot = NULL, leased_un
     reason = :evidence, journal = COALESCE(:journal, journal),
     duty = 6 /* forget */, due_at = :now + :retention
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

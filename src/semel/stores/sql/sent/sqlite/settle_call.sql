@@ -26,5 +26,4 @@ SET state = 2 /* in_progress */, fence = :fence, journal = :journal, leased_unti
     duty = 2 /* resume */, due_at = :now, tries = NULL, snapshot = NULL, reason = :evidence
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
   AND on_lapse = 3 /* resume */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -25,5 +25,4 @@ SET state = 3 /* completed */, fence = :fence, snapshot = :snapshot, leased_unti
     forget_at = :now + :retention + :tombstone,
     reason = :evidence, request = NULL, duty = 5 /* expire */, due_at = :now + :retention
 WHERE identity = :identity AND fence = :seen AND state = 5 /* unknown */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

@@ -10,5 +10,4 @@ SET state = 5 /* unknown */, leased_until = NULL, reason = :reason, tries = NULL
     duty = 4 /* ask */,
     due_at = :now + :probe_after
 WHERE identity = :identity AND fence = :fence AND state = 2 /* in_progress */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now

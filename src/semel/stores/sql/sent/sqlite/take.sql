@@ -9,5 +9,4 @@ SET state = 2 /* in_progress */, fence = :fence, leased_until = :now + :lease, r
     duty = CASE on_lapse WHEN 3 /* resume */ THEN 2 /* resume */ ELSE 1 /* lease */ END,
     due_at = :now + :lease
 WHERE identity = :identity AND fence = :seen AND state = 1 /* pending */
-RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at ELSE expires_at END,
-          :now
+RETURNING state, leased_until, CASE WHEN state = 3 /* completed */ THEN due_at END, :now
