@@ -23,7 +23,7 @@ IMPORTS: dict[str, set[str]] = {
     "telemetry": {"errors", "core", "runtime"},
     "client": {"backoff", "errors", "core"},
     "web": {"backoff", "errors", "log", "core", "stores", "runtime", "frameworks", "top"},
-    "frameworks": {"errors", "log", "core", "stores", "runtime", "web", "top"},
+    "frameworks": {"errors", "log", "core", "stores", "runtime", "web", "console", "top"},
     "outbox": {"errors", "core", "stores", "runtime"},
     "worker": {"backoff", "errors", "log", "core", "stores", "runtime", "web", "outbox", "top"},
     "inbox": {"errors", "core", "runtime", "web", "outbox", "worker", "top"},

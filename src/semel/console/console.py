@@ -126,6 +126,17 @@ class Console:
             return send_body(_unread(refusal), start_response)
         return send_body(_for_method(request, self.respond(given)), start_response)
 
+    def respond_to(self, request: Request, below: str, body: bytes) -> Response:
+        """The same for a framework that has taken its request apart. ``below``: the path below the
+        mount, percent-encoded, without its first slash."""
+        try:
+            if len(body) > MAX_BODY:
+                raise ConsoleRefusal(413, "The form is too large.")
+            given = ConsoleRequest(request, below, False, "", body)
+        except ConsoleRefusal as refusal:
+            return _unread(refusal)
+        return _for_method(request, self.respond(given))
+
     async def _arespond(self, given: ConsoleRequest) -> Response:
         try:
             user = await self._aask(given.request) if _needs_user(given) else None

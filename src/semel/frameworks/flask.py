@@ -11,11 +11,12 @@ import io
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from urllib.parse import quote
 
 from semel.core.exchange.answers import Answer, Outcome
 from semel.core.flow import run
 from semel.core.frozen import replace
-from semel.core.policy import SAFE_METHODS, Policy
+from semel.core.policy import SAFE_METHODS, Policy, exempt
 from semel.core.records import Headers, Response
 from semel.errors import ConfigurationError, SemelError
 from semel.runtime.operation import current_run, fitting_operation, note, watched
@@ -42,12 +43,13 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
+    from semel.console import Console
     from semel.guard import Guard
     from semel.runtime.operation import Operation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["guarded", "install", "join", "operation", "session", "transaction"]
+__all__ = ["guarded", "install", "join", "mount_console", "operation", "session", "transaction"]
 
 NAME: Final = "semel"
 """The name of the guard among the application's extensions."""
@@ -69,6 +71,28 @@ def install(app: flask.Flask, guard: Guard) -> None:
     if NAME in app.extensions:
         raise ConfigurationError(f"{app.name} is guarded already")
     app.extensions[NAME] = InstalledGuard(app, guard)
+
+
+def mount_console(app: flask.Flask, console: Console, at: str) -> None:
+    """Serve the console below the path ``at``, say ``/ops/semel``.
+
+    ``authorize`` runs in Flask's own context, where ``flask.session`` and ``current_user`` are
+    known; its ``request.raw`` is Flask's request. Forms of the console have no keys, and need none.
+    """
+
+    def show(below: str = "") -> flask.Response:
+        asked = flask.request
+        given = replace(request_of(asked.environ, place_of(asked.environ).path), raw=asked)
+        body = asked.get_data(cache=False) if asked.method == "POST" else b""
+        answer = console.respond_to(given, quote(below, safe="/"), body)
+        lines = [(name.decode("latin-1"), text.decode("latin-1")) for name, text in answer.headers]
+        return flask.Response(answer.body, answer.status, lines)
+
+    where, methods = at.rstrip("/"), ["GET", "HEAD", "OPTIONS", "POST"]
+    given: dict[str, Any] = {"methods": methods, "provide_automatic_options": False}
+    view = tag(exempt())(show)
+    app.add_url_rule(f"{where}/", "semel-console", view, **given)
+    app.add_url_rule(f"{where}/<path:below>", "semel-console", view, **given)
 
 
 def guarded(guard: Guard, policy: Policy | None = None) -> Callable[[F], F]:

@@ -16,6 +16,7 @@ The files::
     decorator    guarded, for views that authenticate by themselves: Django REST framework's
     http         Django's requests as semel reads them, and its responses, taken apart and made
     routes       the view that answers a request, its policy, and all views of a project
+    console      console_urls, for the URLconf: the console below a path
     apps         the application: its checks
     migrations   semel's tables
 """
@@ -31,9 +32,10 @@ except ImportError as missing:
         "semel.frameworks.django needs Django: pip install 'semel[django]'"
     ) from missing
 
+from semel.frameworks.django.console import console_urls
 from semel.frameworks.django.decorator import guarded
 from semel.frameworks.django.middleware import SemelMiddleware
 
-__all__ = ["SemelMiddleware", "guarded"]
+__all__ = ["SemelMiddleware", "console_urls", "guarded"]
 
 del _django

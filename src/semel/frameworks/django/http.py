@@ -53,7 +53,7 @@ def view_request(request: Any) -> ViewRequest:
     ``request`` is Django's, or the one of Django REST framework, which knows the user.
     """
     inner: Any = plain(request)
-    read, where = _read_head(inner)
+    read, where = read_head(inner)
     match = getattr(inner, SEEN, None) or inner.resolver_match
     below = inner.path_info if match is None else one_path(inner, match)
     if below != inner.path_info:
@@ -66,7 +66,7 @@ def view_request(request: Any) -> ViewRequest:
     )
 
 
-def _read_head(request: Any) -> tuple[Request, Place]:
+def read_head(request: Any) -> tuple[Request, Place]:
     """All but the body, by the ASGI scope or the WSGI environ."""
     if not hasattr(request, "scope"):
         where = _place(request.META)
