@@ -17,7 +17,7 @@ from semel.operators.approvals import Approvals, Intent, Irreversible, two_perso
 from semel.operators.bulk import DeadFilter, dead_effects, probe_each, retry_each
 from semel.operators.doubts import doubts
 from semel.operators.operator import Operator, sighting
-from semel.operators.story import Story, contents, evidence_text, story_of
+from semel.operators.story import Story, contents_of, evidence_text, story_of
 from tests.scene import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
 
 KEY = "a-clients-own-key-0123456789"
@@ -58,7 +58,7 @@ def test_of_an_operation_in_doubt(scene: Scene) -> None:
     assert texts(story, "state") == ["its outcome became unknown: TimeoutError"]
     assert story.lines[0].kind == "claim"
     assert story.lease_left is None
-    assert evidence_text(story) == "journal: booked, charge begun"
+    assert evidence_text(story) == "journal: booked, charge begun; webhooks: none"
 
 
 def test_secrets_of_the_request_are_no_part_of_it(scene: Scene) -> None:
@@ -71,7 +71,7 @@ def test_secrets_of_the_request_are_no_part_of_it(scene: Scene) -> None:
     assert "secret-token" not in shown
     assert "4242" not in shown
     assert KEY not in shown
-    assert contents(story.case).request == b'{"card":"4242"}'
+    assert contents_of(story.case).request == b'{"card":"4242"}'
 
 
 def test_of_a_completed_one_the_end_is_reckoned(scene: Scene) -> None:
@@ -91,7 +91,7 @@ def test_of_a_completed_one_the_end_is_reckoned(scene: Scene) -> None:
     assert texts(story, "due") == ["its answer expires", "its key is forgotten, and may run again"]
     assert story.answer is not None
     assert (story.answer.status, story.answer.size, story.answer.kept) == (201, 4, "whole")
-    assert contents(story.case).answer == b"made"
+    assert contents_of(story.case).answer == b"made"
 
 
 def test_an_end_that_cannot_be_is_not_told(quick: Scene) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,13 @@ from semel.cli import output, targets
 from semel.cli.targets import Target
 from semel.cli.views import case_document
 from semel.core.operations.requests import Applied
-from semel.core.records import Case, Identity, Micros, Response
+from semel.core.records import Case, Identity, Micros
 from semel.core.recovery import journal
 from semel.core.request.keys import mask
 from semel.core.unknown import settlement
-from semel.core.unknown.evidence import Absent, Evidence, Happened, inquiry_about
+from semel.core.unknown.evidence import Absent, Evidence, inquiry_about
 from semel.core.unknown.probe import Inspection
+from semel.operators import decisions
 from semel.operators.bulk import inspection_text, probe_each
 
 if TYPE_CHECKING:
@@ -216,46 +216,20 @@ def _evidence(
 ) -> Evidence:
     if not happened:
         return Absent(final=True)
-    call = call or settlement.call_in_doubt(case)
-    if call is None and case.journal is not None and status is None:
-        output.fail(
-            "no call of the operation is in doubt: end it with the answer of --status and --body, "
-            "or settle one of its calls anew with --call",
-            output.MISUSED,
-        )
     text = None
     if body is not None:
         text = sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()
-    if call is not None and text is None:
-        output.fail(
-            f"the operation goes on with the result of {call!r}: give it with --body",
-            output.MISUSED,
-        )
-    if text is not None and (call is not None or case.origin.method == settlement.ONCE):
-        try:
-            return Happened(json.loads(text), provider_id)
-        except ValueError as error:
-            output.fail(
-                f"--body must be JSON here, the result of a function: {error}", output.MISUSED
-            )
-    if text is None:
-        return Happened(None if status is None else Response(status, (), b""), provider_id)
-    headers = ((b"content-type", content_type.encode("latin-1", "replace")),)
-    return Happened(Response(status or 200, headers, text), provider_id)
+    stated = decisions.StatedAnswer(status, text, content_type, provider_id)
+    try:
+        return decisions.happened(case, stated, call)
+    except decisions.Incomplete as error:
+        output.fail(f"{error} (--status, --body, --call)", output.MISUSED)
 
 
 def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
     """What settling will do."""
     where = f"{case.origin.method} {case.origin.path} of {output.moment(case.record.created_at)}"
-    if call is not None and call != settlement.call_in_doubt(case):
-        return f"{where}: what {call!r} came to is forgotten, and what you say now holds instead."
-    if not isinstance(evidence, Happened):
-        return f"{where}: did not happen and no longer can. The next retry runs it."
-    if settlement.call_in_doubt(case) is not None:
-        return f"{where}: its call happened. The operation goes on behind it."
-    if evidence.result is None:
-        return f"{where}: happened. Retries learn that it did, without an answer (409)."
-    return f"{where}: happened. Retries get the answer that you give."
+    return f"{where}: {decisions.consequence(case, evidence, call)}"
 
 
 @unknown.command()

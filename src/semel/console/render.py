@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from semel.console.charts import bars
 from semel.console.times import Moment
@@ -76,6 +76,14 @@ def ago(moment: Moment | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(*parts)
 
 
+def as_is(text: str) -> Markup:
+    """For the value of a field that is sent back: escaped, and otherwise unchanged.
+
+    Nobody reads it there; made visible, it would come back as another text.
+    """
+    return escape(text)
+
+
 def number(count: int | float | None) -> str:
     return "–" if count is None else f"{count:,}"
 
@@ -98,7 +106,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     filters: dict[str, Any] = made.filters  # pyright: ignore[reportAssignmentType]
-    filters |= {"short": short, "ago": ago, "number": number, "plural": plural}
+    filters |= {"short": short, "ago": ago, "number": number, "plural": plural, "asis": as_is}
     filters["bars"] = bars
     return made
 

@@ -24,9 +24,9 @@ class Role(StrEnum):
     VIEWER = "viewer"
     """Reads; a database role that can only read is enough."""
     OPERATOR = "operator"
-    """Asks probes, settles, retries, evicts."""
+    """Asks probes, settles, gives up, retries and drops effects."""
     CUSTODIAN = "custodian"
-    """Frees a key whose outcome is unknown, erases, looks into stored bodies."""
+    """Frees keys, erases, looks into stored bodies."""
 
     def includes(self, other: Role) -> bool:
         return _ORDER.index(self) >= _ORDER.index(other)

@@ -12,13 +12,31 @@ from typing import Final
 
 from semel.console.requests import ConsoleRefusal
 from semel.console.roles import Role
-from semel.console.screens import audit, coverage, doctor, in_flight, overview, records
+from semel.console.screens import (
+    approvals,
+    audit,
+    coverage,
+    doctor,
+    in_flight,
+    key,
+    mismatches,
+    outbox,
+    overview,
+    records,
+    unknown,
+)
 from semel.console.view import Action, Screen
 
 SCREENS: Final = (
     Screen("", "Overview", overview.show, "overview.html", refresh=15),
+    Screen("unknown", "Unknown", unknown.show, "unknown.html", refresh=30),
+    Screen("unknown/{identity}", "Decide", unknown.decide, "decide.html", menu=False),
+    Screen("outbox", "Dead letters", outbox.show, "outbox.html", refresh=30),
     Screen("in-flight", "In flight", in_flight.show, "in_flight.html", refresh=5),
     Screen("records", "Records", records.show, "records.html"),
+    Screen("records/{identity}", "One key", key.show, "key.html", menu=False),
+    Screen("mismatches", "Mismatches", mismatches.show, "mismatches.html"),
+    Screen("approvals", "Approvals", approvals.show, "approvals.html", refresh=30),
     Screen("routes", "Routes", coverage.show, "routes.html"),
     Screen("audit", "Audit", audit.show, "audit.html"),
     Screen("doctor", "Doctor", doctor.show, "doctor.html"),
@@ -28,6 +46,22 @@ SCREENS: Final = (
 ACTIONS: Final = (
     # Nothing is changed: it is sent by POST so that no address and no log has the key.
     Action("records/find", "Find a key", records.find, Role.VIEWER),
+    Action("records/{identity}/evict", "Free a key", key.evict, Role.CUSTODIAN, "act.html"),
+    Action(
+        "records/{identity}/contents", "Contents", key.contents, Role.CUSTODIAN, "contents.html"
+    ),
+    Action("unknown/probe", "Ask probes", unknown.probe_many, Role.OPERATOR, "act.html"),
+    Action("unknown/{identity}/look", "Decide", unknown.look, Role.OPERATOR, "decide.html"),
+    Action("unknown/{identity}/probe", "Ask its probe", unknown.probe, Role.OPERATOR, "act.html"),
+    Action("unknown/{identity}/settle", "Settle", unknown.settle, Role.OPERATOR, "act.html"),
+    Action("unknown/{identity}/bury", "Give up", unknown.bury, Role.OPERATOR, "act.html"),
+    Action("unknown/{identity}/free", "Free a key", unknown.free, Role.CUSTODIAN, "act.html"),
+    Action("outbox/retry", "Try again", outbox.retry, Role.OPERATOR, "act.html"),
+    Action("outbox/drop", "Delete effects", outbox.drop, Role.OPERATOR, "act.html"),
+    # The role of the act itself is asked for as well, when the proposal is known.
+    Action("approvals/approve", "Approve", approvals.approve, Role.OPERATOR, "act.html"),
+    Action("approvals/decline", "Decline", approvals.decline, Role.OPERATOR, "act.html"),
+    Action("tenants/erase", "Erase a tenant", approvals.erase, Role.CUSTODIAN, "act.html"),
 )
 
 

@@ -4,7 +4,9 @@ operator   look, ask, settle, give up, evict, erase a tenant
 story      all that is known of one key, as a timeline
 forecast   what a retry would get now
 doubts     unknown outcomes by route and reason
+decisions  what a person says of an unknown outcome, as evidence
 approvals  the two-person rule for what cannot be undone
+mismatches keys that came with another request, by route and tenant
 bulk       acts on many things, with the result of each
 lists      lists of records and effects, by pages
 doctor     whether a store and its settings are fit for use, and maintenance runs

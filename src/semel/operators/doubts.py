@@ -30,10 +30,8 @@ class DoubtGroup:
     oldest: Micros
     cases: tuple[Case, ...]
     """The first of them, `SHOWN` at most."""
-
-    @property
-    def identities(self) -> tuple[Identity, ...]:
-        return tuple(case.record.identity for case in self.cases)
+    identities: tuple[Identity, ...]
+    """All of them."""
 
 
 @frozen
@@ -73,4 +71,5 @@ def _grouped(key: tuple[str | None, str, str], cases: list[Case]) -> DoubtGroup:
     cases.sort(key=lambda case: case.record.created_at)
     dead = sum(case.record.state is State.UNKNOWN and case.due_at is None for case in cases)
     oldest = cases[0].record.created_at
-    return DoubtGroup(*key, len(cases), dead, oldest, tuple(cases[:SHOWN]))
+    identities = tuple(case.record.identity for case in cases)
+    return DoubtGroup(*key, len(cases), dead, oldest, tuple(cases[:SHOWN]), identities)

@@ -20,7 +20,7 @@ from semel.core.policy import Policy
 from semel.core.records import Case, Effect, Identity, Micros, OnLapse, Record, State
 from semel.core.request import keys
 from semel.core.unknown.evidence import Evidence
-from semel.core.unknown.probe import Inspection, ask_probe, reconcile
+from semel.core.unknown.probe import Doubt, Inspection, ask_probe, reconcile
 from semel.core.unknown.settlement import (
     Passed,
     Settled,
@@ -287,6 +287,10 @@ class Operator:
     def policy_of(self, case: Case) -> Policy | None:
         """The policy of a record's route, as this process has it; None where it has none."""
         return self._routes.policy(case.terms)
+
+    def doubt_of(self, case: Case, now: Micros) -> Doubt:
+        """Who can be asked about a record; `UnknownRoute` where this process cannot know."""
+        return doubt_of(self._guard, self._routes, case, now)
 
     def now(self) -> Micros:
         """The time, by the store's clock."""

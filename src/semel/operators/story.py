@@ -2,14 +2,14 @@
 
 A store keeps few times: those that it needs. What has none says so, and is told where it belongs in
 the order: a guess would look like evidence. The application's own data (bodies, results of calls)
-is no part of a story; `contents` has it, for those who may look.
+is no part of a story; `contents_of` has it, for those who may look.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core import operations as ops
 from semel.core.frozen import frozen
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LOOK: Final = 5_000
 """Effects to look at, on each shelf, to find those of one record: there is no index."""
+NOTABLES: Final = 200
+"""Notables that a story has, at most: the newest."""
 ACTS: Final = 20_000
 """Entries of the audit that are looked through for those of one record."""
 _HIDDEN: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
@@ -102,6 +104,8 @@ class Story:
     answer: AnswerHead | None
     effects: tuple[Effect, ...]
     acts: tuple[ops.AuditEntry, ...]
+    notables: tuple[ops.NotableEntry, ...]
+    """Duplicates, mismatches and webhooks that were seen, oldest first; the log is bounded."""
     forecasts: Forecasts | None
     """None: this process does not have its route."""
     lines: tuple[StoryLine, ...]
@@ -124,10 +128,12 @@ def story_of(operator: Operator, found: ops.Recalled) -> Story:
     lines = [*_claimed(case), *_journal(points), *_state(case, now)]
     lines += [line for each in belongings for line in _effect_lines(each, now)]
     lines += [_act_line(entry) for entry in acts]
+    notables = _notables_of(operator, record)
+    lines += [StoryLine(each.at, "notable", notable_text(each)) for each in notables]
     return Story(
         *(case, now, sighting(record), record.lapsed(now), _doubted(case)),
         *(points, unreadable, _request_head(case), answer_head(record)),
-        *(tuple(belongings), acts, forecast(operator, case, now)),
+        *(tuple(belongings), acts, notables, forecast(operator, case, now)),
         in_order(lines, record.created_at),
     )
 
@@ -245,6 +251,45 @@ def _acts_on(operator: Operator, record: Record) -> list[ops.AuditEntry]:
     return found
 
 
+def _notables_of(operator: Operator, record: Record) -> tuple[ops.NotableEntry, ...]:
+    op = ops.BrowseNotables(NOTABLES, identity=record.identity)
+    found = operator.guard.backend.blocking().perform(op).entries
+    return tuple(each for each in reversed(found) if each.at >= record.created_at)
+
+
+def notable_text(entry: ops.NotableEntry) -> str:
+    """A notable in words; what its detail says follows by name."""
+    what = _NOTABLE.get(entry.kind, entry.kind.replace("_", " "))
+    told = "; ".join(f"{name}: {_brief(each)}" for name, each in notable_detail(entry).items())
+    many = f" ({entry.count} times)" if entry.count > 1 else ""
+    return f"{what}{many}: {told}" if told else f"{what}{many}"
+
+
+def notable_detail(entry: ops.NotableEntry) -> dict[str, Any]:
+    """The detail of a notable; empty where it cannot be read."""
+    try:
+        said: Any = json.loads(entry.detail)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+
+
+def _brief(said: Any) -> str:
+    if isinstance(said, bool):
+        return "yes" if said else "no"
+    return ", ".join(map(str, said)) if isinstance(said, list) else str(said)  # pyright: ignore[reportUnknownArgumentType]
+
+
+_NOTABLE: Final = {
+    "mismatch": "another request came under its key",
+    "conflict": "a duplicate met it under way, or in doubt",
+    "replay": "a duplicate got its answer",
+    "refusal": "a request was refused",
+    "lost_fence": "a handler ended after its lease was lost",
+    "webhook": "the provider sent an event",
+}
+
+
 def _decides(entry: ops.AuditEntry, numbers: set[str | None]) -> bool:
     return entry.verb in (ops.Verb.APPROVE, ops.Verb.DECLINE) and entry.subject in numbers
 
@@ -293,7 +338,9 @@ def _state(case: Case, now: Micros) -> list[StoryLine]:
     if case.tries:
         lines.append(StoryLine(None, "state", f"its probe was asked {_times(case.tries)}"))
     if record.state is State.UNKNOWN:
-        text = "its probe is asked again" if case.due_at else "nobody will be asked: a dead letter"
+        text = "nobody will be asked by itself: it is a dead letter"
+        if case.due_at is not None:
+            text = "its probe is asked again" if case.due_at > now else "it is due for its probe"
         lines.append(StoryLine(case.due_at, "due", text))
     endings = (
         (record.retired_at, "what it made was retired"),
@@ -348,6 +395,8 @@ def evidence_text(story: Story, looked: Evidence | Undecided | None = None) -> s
         parts.append(f"asked {_times(story.case.tries)}")
     if looked is not None:
         parts.append(f"probe: {probe_text(looked)}")
+    webhooks = sum(each.kind == ops.NotableKind.WEBHOOK for each in story.notables)
+    parts.append(f"webhooks: {webhooks or 'none'}")
     return "; ".join(parts)[:SHORT]
 
 
@@ -375,7 +424,7 @@ class Contents:
     """Of its points, by their names, as JSON."""
 
 
-def contents(case: Case) -> Contents:
+def contents_of(case: Case) -> Contents:
     """The bodies and results that a record holds. Look only where the person may."""
     return Contents(_request_body(case), _answer_body(case.record), _results(case))
 

@@ -8,4 +8,9 @@ audit      who did what and why; CSV and JSON lines
 doctor     whether store and settings are fit for use
 sample     a fair sample of all records, for rates and shares
 filters    ages, times and identities, as addresses have them
+key        one key: its story, its place among the states, what a retry would get
+unknown    unknown outcomes: grouped, one with its evidence side by side, and what is decided
+outbox     dead letters, and effects that wait or were delivered
+mismatches keys that were used again for another request
+approvals  acts that wait for a second person
 """

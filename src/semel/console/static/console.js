@@ -49,6 +49,7 @@
   function swap(found) {
     const at = document.querySelector("tr.at");
     const row = at ? at.dataset.row || rows().indexOf(at) : null;
+    begun = performance.now();
     main().replaceChildren(...document.importNode(found, true).childNodes);
     const again = typeof row === "string" ? rows().find((each) => each.dataset.row === row) : rows()[row];
     if (row !== null && again) mark(again, false);
@@ -118,6 +119,15 @@
     const act = acts[event.key];
     if (act) { event.preventDefault(); act(); }
   });
+
+  // What is left of a lease: counted from when the page was read, by no clock but the browser's own.
+  let begun = performance.now();
+  setInterval(() => {
+    for (const each of main().querySelectorAll("[data-left]")) {
+      const left = Math.max(0, Math.ceil(Number(each.dataset.left) - (performance.now() - begun) / 1000));
+      each.textContent = left ? `${left} s` : "over, if it was not renewed";
+    }
+  }, 1000);
 
   // All boxes of a table at once.
   document.addEventListener("change", (event) => {

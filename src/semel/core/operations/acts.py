@@ -35,6 +35,8 @@ class Verb(StrEnum):
     """A dead effect is tried again."""
     DROP = "drop"
     """A dead effect was deleted."""
+    LOOK = "look"
+    """The application's data in a record was looked at: bodies, results of calls."""
     PROPOSE = "propose"
     """An act that needs a second person was proposed."""
     APPROVE = "approve"

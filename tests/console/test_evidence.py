@@ -1,0 +1,499 @@
+"""One key, unknown outcomes, dead letters, approvals: what is shown, and what is done by whom."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import httpx
+import pytest
+
+from semel.console import ConsoleUser, Role, routes
+from semel.core import operations as ops
+from semel.core.policy import ietf
+from semel.core.records import Fence, Identity, Origin, Request, State
+from semel.core.stored.requests import StoredRequest, encode
+from semel.core.unknown.evidence import CannotTell, Happened
+from semel.operators.operator import Operator
+from tests.console.browser import SAME_SITE, Browser
+from tests.scene import HOUR, KEY, MINUTE, WITH_OUTBOX, Scene
+
+HOSTILE = "</td><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\x01{{7*7}}"
+DAY = 24 * HOUR
+
+
+def by_name(request: Request) -> ConsoleUser | None:
+    role, name = request.headers.get("x-role", ""), request.headers.get("x-name", "ada")
+    return ConsoleUser(name, [role])
+
+
+class Desk:
+    """A console on a scene's store, and people of every role before it."""
+
+    def __init__(self, scene: Scene, **options: Any) -> None:
+        self.scene = scene
+        self.browser = Browser(scene.guard.console(authorize=by_name, **options), "asgi")
+
+    def get(self, path: str, role: Role = Role.VIEWER) -> str:
+        sent = {"accept": "text/html", "x-role": role.value}
+        answer = self.browser.ask("GET", f"/{path}", sent)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def json(self, path: str) -> Any:
+        sent = {"accept": "application/json", "x-role": "viewer"}
+        answer = self.browser.ask("GET", f"/{path}", sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(
+        self, path: str, role: Role = Role.OPERATOR, name: str = "ada", **form: Any
+    ) -> httpx.Response:
+        sent = {"accept": "text/html", "x-role": role.value, "x-name": name, **SAME_SITE}
+        return self.browser.ask("POST", f"/{path}", sent, data=form)
+
+    def act(self, path: str, role: Role = Role.OPERATOR, name: str = "ada", **form: Any) -> str:
+        """Both steps: the page that asks, and its form as it is sent from there."""
+        asked = self.post(path, role, name, **form)
+        assert asked.status_code == 200, asked.text
+        done = self.post(path, role, name, **hidden(asked.text))
+        assert done.status_code == 200, done.text
+        return done.text
+
+    def seen(self, identity: Identity) -> str:
+        told: str = self.json(f"records/{identity.hex()}")["seen"]
+        return told
+
+
+def hidden(page: str) -> dict[str, list[str]]:
+    """The hidden fields of a page that asks, as a browser would send them."""
+    form = page[page.rindex('<form class="act"') :]
+    found: dict[str, list[str]] = {}
+    for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', form):
+        found.setdefault(unescape(name), []).append(unescape(value))
+    return found
+
+
+def dead_effect(scene: Scene, key: str, error: str = "refused") -> None:
+    scene.harness.perform(ops.Enqueue(key, None, "mail", b'{"card":"4242"}'))
+    fence = Fence(key.encode().ljust(16)[:16])
+    scene.harness.perform(ops.TakeEffects(fence, ("mail",), 1, MINUTE))
+    scene.harness.perform(ops.MarkFailed(key, fence, error, None))
+
+
+def audit(scene: Scene) -> list[tuple[str, str]]:
+    return [(each.verb, each.by) for each in Operator(scene.guard).audit()][::-1]
+
+
+# ── who may ───────────────────────────────────────────────────────────────────────────────────────
+
+NEEDS = {
+    "records/{identity}/evict": Role.CUSTODIAN,
+    "records/{identity}/contents": Role.CUSTODIAN,
+    "unknown/probe": Role.OPERATOR,
+    "unknown/{identity}/look": Role.OPERATOR,
+    "unknown/{identity}/probe": Role.OPERATOR,
+    "unknown/{identity}/settle": Role.OPERATOR,
+    "unknown/{identity}/bury": Role.OPERATOR,
+    "unknown/{identity}/free": Role.CUSTODIAN,
+    "outbox/retry": Role.OPERATOR,
+    "outbox/drop": Role.OPERATOR,
+    "approvals/approve": Role.OPERATOR,
+    "approvals/decline": Role.OPERATOR,
+    "tenants/erase": Role.CUSTODIAN,
+}
+"""Written here a second time on purpose: a role that is lowered by mistake is found."""
+
+
+def test_every_act_is_in_this_table() -> None:
+    assert set(NEEDS) <= {each.path for each in routes.ACTIONS}
+    told = {each.path: each.role for each in routes.ACTIONS if each.path in NEEDS}
+    assert told == NEEDS
+
+
+@pytest.mark.parametrize("path", NEEDS)
+def test_who_has_less_than_its_role_does_nothing(quick: Scene, path: str) -> None:
+    quick.guard.policy = ietf(probe=lambda _: Happened())
+    state = State.COMPLETED if path.endswith("evict") else State.UNKNOWN
+    identity = quick.completed() if state is State.COMPLETED else quick.unknown()
+    dead_effect(quick, "one")
+    desk = Desk(quick)
+    form = {
+        "seen": desk.seen(identity),
+        "item": ["one", identity.hex()],
+        "reason": "x",
+        "verdict": "absent",
+        "final": "yes",
+        "confirmed": "yes",
+        "tenant": "tern",
+    }
+    less = {Role.OPERATOR: (Role.VIEWER,), Role.CUSTODIAN: (Role.VIEWER, Role.OPERATOR)}
+    for role in less[NEEDS[path]]:
+        answer = desk.post(path.replace("{identity}", identity.hex()), role, **form)
+        assert answer.status_code == 403
+    assert quick.state(identity) is state
+    assert [each.key for each in Operator(quick.guard).list_dead()] == ["one"]
+    assert audit(quick) == []
+
+
+def test_a_viewer_is_offered_nothing_to_do(quick: Scene) -> None:
+    identity = quick.unknown()
+    dead_effect(quick, "one")
+    desk = Desk(quick)
+    for path in (f"records/{identity.hex()}", f"unknown/{identity.hex()}", "unknown", "outbox"):
+        assert 'method="post"' not in desk.get(path)
+    assert "Free the key" not in desk.get(f"unknown/{identity.hex()}", Role.OPERATOR)
+    assert "Free the key" in desk.get(f"unknown/{identity.hex()}", Role.CUSTODIAN)
+
+
+# ── one key ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_state_has_its_page(scene: Scene) -> None:
+    made = [
+        scene.held(),
+        scene.completed(),
+        scene.released(),
+        scene.unknown("booked", intent="charge"),
+    ]
+    desk = Desk(scene)
+    for identity in made:
+        page, told = desk.get(f"records/{identity.hex()}"), desk.json(f"records/{identity.hex()}")
+        assert told["state"] == scene.state(identity).value
+        assert 'class="here"><title>' in page
+        assert "time not recorded" in page or told["state"] in ("in_progress", "completed")
+    assert told["points"][1]["downstream_key"] == scene.key_of(made[-1], "charge")
+    assert told["in_doubt"] == "charge"
+
+
+def test_neither_key_nor_body_is_on_a_page_or_in_json(quick: Scene) -> None:
+    request = StoredRequest(
+        *("POST", "", "/payments", b""),
+        headers=((b"idempotency-key", KEY.encode()), (b"authorization", b"Bearer abcdef")),
+        body=b'{"card":"4242"}',
+        key=KEY,
+        principal=None,
+    )
+    identity = quick.unknown(request=encode(request))
+    done = quick.completed(b'{"card":"4242"}')
+    desk = Desk(quick)
+    shown = ""
+    for path in (*(f"records/{each.hex()}" for each in (identity, done)), "unknown", "outbox"):
+        shown += desk.get(path, Role.CUSTODIAN) + json.dumps(desk.json(path))
+    shown += desk.get(f"unknown/{identity.hex()}", Role.CUSTODIAN)
+    shown += json.dumps(desk.json(f"unknown/{identity.hex()}"))
+    for secret in (KEY, "4242", "abcdef", quick.case(identity).record.fence.hex()):
+        assert secret not in shown
+
+
+def test_a_custodian_looks_inside_and_that_is_on_record(scene: Scene) -> None:
+    identity = scene.completed(b'{"card":"4242"}')
+    desk, path = Desk(scene), f"records/{identity.hex()}/contents"
+    assert desk.post(path, Role.CUSTODIAN).status_code == 400, "not without a reason"
+    answer = desk.post(path, Role.CUSTODIAN, reason="ticket 7")
+    assert "4242" in answer.text
+    assert audit(scene) == [("look", "operator ada")]
+
+
+def test_a_settled_key_is_freed_once_it_is_confirmed(scene: Scene) -> None:
+    identity = scene.completed()
+    desk, path = Desk(scene), f"records/{identity.hex()}/evict"
+    seen = desk.seen(identity)
+    asked = desk.post(path, Role.CUSTODIAN, seen=seen, reason="a wrong answer")
+    assert "Free this key?" in asked.text
+    assert scene.state(identity) is State.COMPLETED
+    desk.act(path, Role.CUSTODIAN, seen=seen, reason="a wrong answer")
+    assert scene.harness.record(identity) is None
+    assert audit(scene) == [("evict", "operator ada")]
+
+
+def test_a_page_without_its_record_says_so(quick: Scene) -> None:
+    desk = Desk(quick)
+    for path in ("records/", "unknown/"):
+        sent = {"accept": "text/html", "x-role": "viewer"}
+        assert desk.browser.ask("GET", f"/{path}{'ab' * 32}", sent).status_code == 404
+
+
+# ── unknown ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_settled_as_happened_with_the_evidence_that_was_on_screen(scene: Scene) -> None:
+    identity = scene.unknown()
+    desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
+    form = {"seen": desk.seen(identity), "verdict": "happened", "reason": "in the dashboard"}
+    form |= {"status": "201", "body": '{"id": 7}', "provider_id": "ch_7", "looked": "happened"}
+    assert "Retries get the answer that you give" in desk.post(path, **form).text
+    assert scene.state(identity) is State.UNKNOWN
+    desk.act(path, **form)
+    assert scene.state(identity) is State.COMPLETED
+    (entry,) = Operator(scene.guard).audit()
+    assert entry.by == "operator ada"
+    assert "happened (ch_7): in the dashboard [on screen: journal: none" in entry.reason
+    assert "probe, as shown: happened" in entry.reason
+    kept = desk.json(f"records/{identity.hex()}")["answer"]
+    assert (kept["status"], kept["size"]) == (201, 9)
+
+
+def test_an_operation_goes_on_with_the_stated_result(scene: Scene) -> None:
+    identity = scene.unknown("booked", intent="charge")
+    desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
+    form = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
+    assert desk.post(path, **form).status_code == 400, "it needs the result"
+    assert desk.post(path, **form, body="no json").status_code == 400
+    desk.act(path, **form, body='{"charge": "ch_7"}')
+    assert scene.state(identity) is State.IN_PROGRESS
+
+
+def test_absent_needs_its_assertion(scene: Scene) -> None:
+    identity = scene.unknown()
+    desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
+    form = {"seen": desk.seen(identity), "verdict": "absent", "reason": "not in their books"}
+    for lacking in ({}, {"final": "no"}):
+        refused = desk.post(path, **form, **lacking, confirmed="yes")
+        assert refused.status_code == 400
+    assert scene.state(identity) is State.UNKNOWN
+    desk.act(path, **form, final="yes")
+    assert scene.state(identity) is State.FAILED_RETRYABLE
+
+
+@pytest.mark.parametrize("act", ["settle", "bury", "free"])
+def test_what_has_changed_since_it_was_seen_is_left_and_shown(scene: Scene, act: str) -> None:
+    identity = scene.unknown()
+    desk, path = Desk(scene), f"unknown/{identity.hex()}/{act}"
+    form = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
+    asked = desk.post(path, Role.CUSTODIAN, **form)
+    assert asked.status_code == 200
+    Operator(scene.guard).settle(identity, Happened(), by="bob", reason="he was faster")
+    page = desk.post(path, Role.CUSTODIAN, **hidden(asked.text)).text
+    assert "Not done" in page
+    assert "<bdi>completed</bdi>" in page
+    assert audit(scene) == [("settle", "operator bob")]
+
+
+@pytest.mark.parametrize("act", ["settle", "bury", "free"])
+def test_an_act_that_does_not_say_what_was_seen_does_nothing(quick: Scene, act: str) -> None:
+    identity = quick.unknown()
+    form = {"verdict": "happened", "reason": "seen", "confirmed": "yes"}
+    page = Desk(quick).post(f"unknown/{identity.hex()}/{act}", Role.CUSTODIAN, **form)
+    assert "Not done" in page.text
+    assert quick.state(identity) is State.UNKNOWN
+
+
+def test_a_look_at_the_probe_decides_nothing_and_asking_it_does(scene: Scene) -> None:
+    scene.guard.policy = ietf(probe=lambda _: Happened(provider_id="ch_7"))
+    identity = scene.unknown()
+    desk, path = Desk(scene), f"unknown/{identity.hex()}"
+    page = desk.post(f"{path}/look").text
+    assert "happened (ch_7)" in page
+    assert scene.state(identity) is State.UNKNOWN
+    assert audit(scene) == []
+    desk.post(f"{path}/probe")
+    assert scene.state(identity) is State.COMPLETED
+
+
+def test_what_the_provider_sent_is_beside_it(scene: Scene) -> None:
+    identity = scene.unknown()
+    told = json.dumps({"source": "acme", "event": "evt_7", "applied": False})
+    kind = ops.NotableKind
+    seen = (
+        ops.Notable(kind.WEBHOOK, identity=identity, detail=told),
+        ops.Notable(kind.MISMATCH, identity=identity, detail='{"fields":["amount"]}'),
+    )
+    scene.harness.perform(ops.WriteNotables(seen, DAY))
+    desk = Desk(scene)
+    (webhook,) = desk.json(f"unknown/{identity.hex()}")["record"]["webhooks"]
+    assert webhook["text"] == "the provider sent an event: source: acme; event: evt_7; applied: no"
+    assert "another request came under its key: fields: amount" in desk.get(
+        f"records/{identity.hex()}"
+    )
+
+
+def test_probes_of_many_are_asked_and_each_has_its_result(scene: Scene) -> None:
+    def ask(inquiry: Any) -> Happened | CannotTell:
+        return CannotTell("down") if inquiry.path == "/bad" else Happened()
+
+    scene.guard.policy = ietf(probe=ask)
+    good, bad = scene.unknown(path="/good"), scene.unknown(path="/bad")
+    desk = Desk(scene)
+    asked = desk.post("unknown/probe", every="yes", route="POST /good", reason="back")
+    later = scene.unknown(path="/good")
+    page = desk.post("unknown/probe", **hidden(asked.text)).text
+    assert scene.state(good) is State.COMPLETED
+    assert scene.state(later) is State.UNKNOWN, "what came to fit later is no part of it"
+    page = desk.act("unknown/probe", item=[bad.hex(), later.hex()], reason="back")
+    assert page.count('s-refused">not done') == page.count('s-completed">done') == 1
+    assert scene.state(bad) is State.UNKNOWN
+
+
+# ── dead letters ──────────────────────────────────────────────────────────────────────────────────
+
+
+@WITH_OUTBOX
+def test_the_list_that_was_shown_is_tried_again_and_nothing_else(scene: Scene) -> None:
+    for key in ("one", "two"):
+        dead_effect(scene, key)
+    dead_effect(scene, "other", "another error")
+    desk = Desk(scene)
+    asked = desk.post("outbox/retry", every="yes", error="refused", reason="it is back")
+    assert sorted(item.partition(":")[2] for item in hidden(asked.text)["item"]) == ["one", "two"]
+    dead_effect(scene, "three")
+    Operator(scene.guard).drop_dead("one", by="bob", reason="wrong")
+    page = desk.post("outbox/retry", **hidden(asked.text)).text
+    assert page.count('s-completed">done') == page.count('s-refused">not done') == 1
+    left = {each.key for each in Operator(scene.guard).list_dead()}
+    assert left == {"other", "three"}
+
+
+@WITH_OUTBOX
+def test_selected_effects_are_deleted(scene: Scene) -> None:
+    for key in ("one", "two"):
+        dead_effect(scene, key)
+    desk = Desk(scene)
+    (item,) = [each["item"] for each in desk.json("outbox")["rows"] if each["key"] == "one"]
+    desk.act("outbox/drop", item=item, reason="wrong")
+    assert [each.key for each in Operator(scene.guard).list_dead()] == ["two"]
+    assert audit(scene) == [("drop", "operator ada")]
+
+
+def test_nothing_selected_and_too_many_are_refused(quick: Scene) -> None:
+    desk = Desk(quick)
+    for path in ("outbox/retry", "outbox/drop", "unknown/probe"):
+        assert desk.post(path, reason="x").status_code == 400
+        many = [f"1:{number}" for number in range(1001)]
+        assert desk.post(path, reason="x", item=many, confirmed="yes").status_code == 400
+
+
+def test_a_store_without_an_outbox_says_so(scene: Scene) -> None:
+    page = Desk(scene).get("outbox")
+    assert ("This store has no outbox" in page) != scene.guard.backend.capabilities.outbox
+
+
+# ── mismatches ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mismatches_are_grouped_and_name_fields_only(scene: Scene) -> None:
+    kind = ops.NotableKind.MISMATCH
+    seen = [
+        ops.Notable(kind, "", "POST /a", "tern", None, '{"fields":["amount"]}', 2),
+        ops.Notable(kind, "", "POST /a", "tern", None, '{"fields":["amount","to"]}'),
+        ops.Notable(kind, "", "POST /a", "gull", None, '{"fields":[]}'),
+        ops.Notable(ops.NotableKind.REPLAY, "", "POST /a", "tern"),
+        ops.Notable(kind, "", "POST /b", "tern", None, "no json"),
+    ]
+    scene.harness.perform(ops.WriteNotables(tuple(seen), DAY))
+    rows = Desk(scene).json("mismatches")["rows"]
+    assert {(each["route"], each["tenant"], each["count"]) for each in rows} == {
+        ("POST /a", "tern", 3),
+        ("POST /a", "gull", 1),
+        ("POST /b", "tern", 1),
+    }
+    assert rows[0]["fields"] == [{"name": "amount", "count": 3}, {"name": "to", "count": 1}]
+    found = Desk(scene).json("mismatches?route=POST%20%2Fa&tenant=gull")["rows"]
+    assert [each["count"] for each in found] == [1]
+
+
+# ── two persons ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_proposes_and_another_login_approves(scene: Scene) -> None:
+    identity = scene.unknown()
+    desk = Desk(scene, two_person="all")
+    form = {"seen": desk.seen(identity), "verdict": "absent", "final": "yes", "reason": "voided"}
+    page = desk.act(f"unknown/{identity.hex()}/settle", name="ada", **form)
+    assert "a second person must approve it" in page
+    assert scene.state(identity) is State.UNKNOWN
+    (waiting,) = desk.json("approvals")["pending"]
+    number = waiting["number"]
+    assert waiting["act"] == "absent"
+    assert f'value="{number}"' in desk.get(f"records/{identity.hex()}", Role.OPERATOR)
+    page = desk.act("approvals/approve", name="Ada", number=number, reason="agreed")
+    assert "cannot approve" in page
+    assert scene.state(identity) is State.UNKNOWN
+    desk.act("approvals/approve", name="bob", number=number, reason="agreed")
+    assert scene.state(identity) is State.FAILED_RETRYABLE
+    assert audit(scene) == [
+        ("propose", "operator ada"),
+        ("approve", "operator bob"),
+        ("settle", "operator bob"),
+    ]
+    assert desk.post("approvals/approve", name="cleo", number=number, reason="x").status_code == 404
+
+
+def test_who_approves_needs_the_role_of_the_act(quick: Scene) -> None:
+    identity = quick.completed()
+    desk = Desk(quick, two_person=["evict"])
+    path, seen = f"records/{identity.hex()}/evict", desk.seen(identity)
+    desk.act(path, Role.CUSTODIAN, "ada", seen=seen, reason="wrong")
+    (waiting,) = desk.json("approvals")["pending"]
+    form = {"number": waiting["number"], "reason": "agreed", "confirmed": "yes"}
+    for act in ("approve", "decline"):
+        assert desk.post(f"approvals/{act}", Role.OPERATOR, "bob", **form).status_code == 403
+    assert quick.state(identity) is State.COMPLETED
+    desk.post("approvals/approve", Role.CUSTODIAN, "bob", **form)
+    assert quick.harness.record(identity) is None
+
+
+def test_a_tenant_is_erased_by_two(scene: Scene) -> None:
+    identity = scene.completed()
+    desk = Desk(scene, two_person=["erase"])
+    desk.act("tenants/erase", Role.CUSTODIAN, "ada", tenant="tern", reason="asked for it")
+    assert scene.state(identity) is State.COMPLETED
+    (waiting,) = desk.json("approvals")["pending"]
+    form = {"number": waiting["number"], "reason": "agreed"}
+    desk.act("approvals/approve", Role.CUSTODIAN, "bob", **form)
+    assert scene.state(identity) is State.EXPIRED
+
+
+# ── hostile texts ─────────────────────────────────────────────────────────────────────────────────
+
+
+def hostile(scene: Scene) -> Identity:
+    """A record in doubt, and all about it, with the same text everywhere a stranger can put one."""
+    terms = scene.guard.runtime.plan("*", scene.guard.policy).terms
+    scene.harness.perform(ops.Agree(terms))
+    identity, fence = Identity(b"h" * 32), Fence(b"h" * 16)
+    origin = Origin(HOSTILE, "POST", f"/{HOSTILE}", f"{HOSTILE}{KEY}")
+    request = StoredRequest(
+        *("POST", "", f"/{HOSTILE}", HOSTILE.encode("latin-1", "ignore")),
+        headers=((b"x-note", HOSTILE.encode("latin-1", "ignore")),),
+        body=HOSTILE.encode(),
+        key=KEY,
+        principal=None,
+    )
+    claim = ops.Claim(
+        *(identity, fence, "r1.x", b"", origin, MINUTE), request=encode(request), terms=terms.id
+    )
+    scene.harness.perform(claim)
+    scene.harness.perform(ops.Suspend(identity, fence, HOSTILE, None))
+    told = json.dumps({HOSTILE: HOSTILE, "fields": [HOSTILE]})
+    for kind in ops.NotableKind:
+        seen = ops.Notable(kind, HOSTILE, HOSTILE, HOSTILE, identity, told)
+        scene.harness.perform(ops.WriteNotables((seen,), DAY))
+    return identity
+
+
+def test_no_text_of_a_stranger_becomes_part_of_a_page(scene: Scene) -> None:
+    identity = hostile(scene)
+    desk = Desk(scene, two_person="all")
+    outbox = scene.guard.backend.capabilities.outbox
+    if outbox:
+        dead_effect(scene, f"k{HOSTILE}", HOSTILE)
+    form = {"seen": desk.seen(identity), "reason": HOSTILE, "looked": HOSTILE}
+    pages = [desk.act(f"unknown/{identity.hex()}/free", Role.CUSTODIAN, "<b>ada", **form)]
+    pages += [desk.post(f"unknown/{identity.hex()}/bury", **form).text]
+    pages += [desk.post(f"records/{identity.hex()}/contents", Role.CUSTODIAN, reason="x").text]
+    paths = ("unknown", "outbox", "mismatches", "approvals")
+    for path in (f"records/{identity.hex()}", f"unknown/{identity.hex()}", *paths):
+        pages.append(desk.get(path, Role.CUSTODIAN))
+        desk.json(path)
+    if outbox:
+        asked = desk.post("outbox/drop", every="yes", reason=HOSTILE).text
+        pages += [asked, desk.post("outbox/drop", **hidden(asked)).text]
+    for page in pages:
+        assert "<script>alert" not in page
+        assert "<img" not in page
+        assert "<b>ada" not in page
+        assert "\u202e" not in re.sub(r'value="[^"]*"', "", page)
+        assert ">49" not in page
