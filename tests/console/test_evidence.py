@@ -67,7 +67,7 @@ class Desk:
         return told
 
 
-def hidden(page: str) -> dict[str, list[str]]:
+def hidden(page: str) -> dict[str, Any]:
     """The hidden fields of a page that asks, as a browser would send them."""
     form = page[page.rindex('<form class="act"') :]
     found: dict[str, list[str]] = {}
@@ -120,7 +120,7 @@ def test_who_has_less_than_its_role_does_nothing(quick: Scene, path: str) -> Non
     identity = quick.completed() if state is State.COMPLETED else quick.unknown()
     dead_effect(quick, "one")
     desk = Desk(quick)
-    form = {
+    form: dict[str, Any] = {
         "seen": desk.seen(identity),
         "item": ["one", identity.hex()],
         "reason": "x",
@@ -158,7 +158,7 @@ def test_every_state_has_its_page(scene: Scene) -> None:
         scene.released(),
         scene.unknown("booked", intent="charge"),
     ]
-    desk = Desk(scene)
+    desk, told = Desk(scene), dict[str, Any]()
     for identity in made:
         page, told = desk.get(f"records/{identity.hex()}"), desk.json(f"records/{identity.hex()}")
         assert told["state"] == scene.state(identity).value
@@ -222,7 +222,11 @@ def test_a_page_without_its_record_says_so(quick: Scene) -> None:
 def test_settled_as_happened_with_the_evidence_that_was_on_screen(scene: Scene) -> None:
     identity = scene.unknown()
     desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
-    form = {"seen": desk.seen(identity), "verdict": "happened", "reason": "in the dashboard"}
+    form: dict[str, Any] = {
+        "seen": desk.seen(identity),
+        "verdict": "happened",
+        "reason": "in the dashboard",
+    }
     form |= {"status": "201", "body": '{"id": 7}', "provider_id": "ch_7", "looked": "happened"}
     assert "Retries get the answer that you give" in desk.post(path, **form).text
     assert scene.state(identity) is State.UNKNOWN
@@ -239,7 +243,7 @@ def test_settled_as_happened_with_the_evidence_that_was_on_screen(scene: Scene) 
 def test_an_operation_goes_on_with_the_stated_result(scene: Scene) -> None:
     identity = scene.unknown("booked", intent="charge")
     desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
-    form = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
+    form: dict[str, Any] = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
     assert desk.post(path, **form).status_code == 400, "it needs the result"
     assert desk.post(path, **form, body="no json").status_code == 400
     desk.act(path, **form, body='{"charge": "ch_7"}')
@@ -249,8 +253,13 @@ def test_an_operation_goes_on_with_the_stated_result(scene: Scene) -> None:
 def test_absent_needs_its_assertion(scene: Scene) -> None:
     identity = scene.unknown()
     desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
-    form = {"seen": desk.seen(identity), "verdict": "absent", "reason": "not in their books"}
-    for lacking in ({}, {"final": "no"}):
+    form: dict[str, Any] = {
+        "seen": desk.seen(identity),
+        "verdict": "absent",
+        "reason": "not in their books",
+    }
+    lacks: list[dict[str, Any]] = [{}, {"final": "no"}]
+    for lacking in lacks:
         refused = desk.post(path, **form, **lacking, confirmed="yes")
         assert refused.status_code == 400
     assert scene.state(identity) is State.UNKNOWN
@@ -262,7 +271,7 @@ def test_absent_needs_its_assertion(scene: Scene) -> None:
 def test_what_has_changed_since_it_was_seen_is_left_and_shown(scene: Scene, act: str) -> None:
     identity = scene.unknown()
     desk, path = Desk(scene), f"unknown/{identity.hex()}/{act}"
-    form = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
+    form: dict[str, Any] = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
     asked = desk.post(path, Role.CUSTODIAN, **form)
     assert asked.status_code == 200
     Operator(scene.guard).settle(identity, Happened(), by="bob", reason="he was faster")
@@ -275,7 +284,7 @@ def test_what_has_changed_since_it_was_seen_is_left_and_shown(scene: Scene, act:
 @pytest.mark.parametrize("act", ["settle", "bury", "free"])
 def test_an_act_that_does_not_say_what_was_seen_does_nothing(quick: Scene, act: str) -> None:
     identity = quick.unknown()
-    form = {"verdict": "happened", "reason": "seen", "confirmed": "yes"}
+    form: dict[str, Any] = {"verdict": "happened", "reason": "seen", "confirmed": "yes"}
     page = Desk(quick).post(f"unknown/{identity.hex()}/{act}", Role.CUSTODIAN, **form)
     assert "Not done" in page.text
     assert quick.state(identity) is State.UNKNOWN
@@ -400,7 +409,12 @@ def test_mismatches_are_grouped_and_name_fields_only(scene: Scene) -> None:
 def test_one_proposes_and_another_login_approves(scene: Scene) -> None:
     identity = scene.unknown()
     desk = Desk(scene, two_person="all")
-    form = {"seen": desk.seen(identity), "verdict": "absent", "final": "yes", "reason": "voided"}
+    form: dict[str, Any] = {
+        "seen": desk.seen(identity),
+        "verdict": "absent",
+        "final": "yes",
+        "reason": "voided",
+    }
     page = desk.act(f"unknown/{identity.hex()}/settle", name="ada", **form)
     assert "a second person must approve it" in page
     assert scene.state(identity) is State.UNKNOWN
@@ -427,7 +441,7 @@ def test_who_approves_needs_the_role_of_the_act(quick: Scene) -> None:
     path, seen = f"records/{identity.hex()}/evict", desk.seen(identity)
     desk.act(path, Role.CUSTODIAN, "ada", seen=seen, reason="wrong")
     (waiting,) = desk.json("approvals")["pending"]
-    form = {"number": waiting["number"], "reason": "agreed", "confirmed": "yes"}
+    form: dict[str, Any] = {"number": waiting["number"], "reason": "agreed", "confirmed": "yes"}
     for act in ("approve", "decline"):
         assert desk.post(f"approvals/{act}", Role.OPERATOR, "bob", **form).status_code == 403
     assert quick.state(identity) is State.COMPLETED
@@ -441,7 +455,7 @@ def test_a_tenant_is_erased_by_two(scene: Scene) -> None:
     desk.act("tenants/erase", Role.CUSTODIAN, "ada", tenant="tern", reason="asked for it")
     assert scene.state(identity) is State.COMPLETED
     (waiting,) = desk.json("approvals")["pending"]
-    form = {"number": waiting["number"], "reason": "agreed"}
+    form: dict[str, Any] = {"number": waiting["number"], "reason": "agreed"}
     desk.act("approvals/approve", Role.CUSTODIAN, "bob", **form)
     assert scene.state(identity) is State.EXPIRED
 
@@ -480,7 +494,7 @@ def test_no_text_of_a_stranger_becomes_part_of_a_page(scene: Scene) -> None:
     outbox = scene.guard.backend.capabilities.outbox
     if outbox:
         dead_effect(scene, f"k{HOSTILE}", HOSTILE)
-    form = {"seen": desk.seen(identity), "reason": HOSTILE, "looked": HOSTILE}
+    form: dict[str, Any] = {"seen": desk.seen(identity), "reason": HOSTILE, "looked": HOSTILE}
     pages = [desk.act(f"unknown/{identity.hex()}/free", Role.CUSTODIAN, "<b>ada", **form)]
     pages += [desk.post(f"unknown/{identity.hex()}/bury", **form).text]
     pages += [desk.post(f"records/{identity.hex()}/contents", Role.CUSTODIAN, reason="x").text]

@@ -82,11 +82,13 @@ def find(path: str, method: str) -> tuple[Screen | Action, Mapping[str, str]]:
 
 @cache
 def _pattern(path: str) -> re.Pattern[str]:
-    """One part of a path is letters, digits, dots and dashes: nothing that could be a path."""
+    """An identity is its digits; any other part is nothing that could be a path."""
     parts = [
-        f"(?P<{part[1:-1]}>[0-9A-Za-z_-][0-9A-Za-z._-]*)"
-        if part.startswith("{")
-        else re.escape(part)
+        f"(?P<{part[1:-1]}>{_PARTS.get(part, _PART)})" if part.startswith("{") else re.escape(part)
         for part in path.split("/")
     ]
     return re.compile("/".join(parts))
+
+
+_PARTS: Final = {"{identity}": "[0-9a-f]{64}"}
+_PART: Final = "[0-9A-Za-z_-][0-9A-Za-z._-]*"
