@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,9 +12,9 @@ from semel.cli.targets import Since, Target
 from semel.cli.views import glimpse_document, print_document, record_document
 from semel.core.maintenance import Erasure
 from semel.core.operations.requests import Applied, Lapse, Lost, Recalled
-from semel.core.records import Glimpse, Identity, Micros, OnLapse, State
+from semel.core.records import Duty, Glimpse, Identity, Micros, OnLapse, State
 from semel.core.request.keys import mask
-from semel.operators.lists import RecordFilter, page
+from semel.operators.lists import RecordFilter, RecordPage, page
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
@@ -44,7 +44,12 @@ def keys() -> None:
 @click.option("--path", help="Only of this path; /pay* is all that begin so.")
 @click.option("--older", type=targets.age, help="Only such of this age or more, say 30m or 7d.")
 @targets.since
-@targets.paged("Records", "identity")
+@click.option("--application", help="Only of this application.")
+@click.option("--route", help="Only of this route, as semel routes names it.")
+@click.option("--status", help="Only with a kept answer of this status: 402, or 4xx for a class.")
+@click.option("--reason", help="Only with this in the reason.")
+@click.option("--resource", help="Only the one that made this resource.")
+@targets.paged("Records")
 @output.as_json
 def list_(
     target: Target,
@@ -57,17 +62,15 @@ def list_(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """List records, a page at a time, in the order of their identities.
+    """List records, a page at a time, newest first.
 
-    Unsettled ones are found at once, however many others there are. Any other list looks at --look
-    records and says where to go on.
+    Filters have no index: a list looks at --look records, and says where to go on.
     """
     opened = target.operator()
-    behind = None if after is None else targets.identity_of(opened, after)
     asked = tuple(map(State, states)) or tuple(State)
     filters["since"] = None if since is None else since.moment(opened.now())
     wanted = RecordFilter(asked, method=None if method is None else method.upper(), **filters)
-    found = page(opened._guard.backend, wanted, limit, behind, look)
+    found = page(opened._guard.backend, wanted, limit, after, look)
     output.print_page(
         as_json,
         "records",
@@ -75,8 +78,27 @@ def list_(
         ("IDENTITY", "STATE", "AGE", "NEXT", "TENANT", "WHERE", "KEY", "BYTES", "REASON"),
         (_row(each, found.now) for each in found.glimpses),
         found.looked,
-        None if found.after is None else found.after.hex(),
+        found.after,
     )
+    if not as_json:
+        _say_how(found)
+
+
+def _say_how(found: RecordPage) -> None:
+    """What a list could not do, on standard error."""
+    if found.by_due:
+        duties = " and ".join(_LISTED_BY_DUE[each] for each in found.by_due)
+        output.say(f"too many to be sorted: {duties}", err=True)
+    if found.unread:
+        output.say(f"{found.unread} answers are encrypted: their status is not known", err=True)
+
+
+_LISTED_BY_DUE: Final = {
+    Duty.LEASE: "records in progress stand by the end of their lease",
+    Duty.RESUME: "resumable ones in progress stand by the end of their lease",
+    Duty.RUN: "pending ones stand by when they may be run",
+    Duty.ASK: "unknown ones stand by when a probe may be asked",
+}
 
 
 def _row(seen: Glimpse, now: Micros) -> tuple[output.Piece, ...]:

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from semel.cli import output, targets
 from semel.cli.targets import Target
 from semel.cli.views import case_document, effect_document, print_document
-from semel.core.operations.outbox import BrowseEffects, FindEffect, Shelf
+from semel.core.operations.outbox import FindEffect, Shelf
 from semel.core.records import Case, Effect, Micros
 from semel.errors import ConfigurationError
 from semel.operators.bulk import DeadFilter, dead_effects, retry_each
+from semel.operators.lists import EffectFilter, effect_page
 from semel.stores.base import Store
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_STEP: Final = 200
 
 
 @click.group()
@@ -46,17 +45,29 @@ def outbox() -> None:
 @click.option("--name", help="Only effects of this name.")
 @click.option("--due", is_flag=True, help="Only such that could be delivered now.")
 @click.option("--tried", type=click.IntRange(0), help="Only such tried this often or more.")
-@targets.paged("Effects", "key")
+@targets.paged("Effects")
 @output.as_json
-def list_(target: Target, state: str, as_json: bool, **given: Any) -> None:
-    """List effects, a page at a time, in the order of their keys.
+def list_(
+    target: Target,
+    state: str,
+    limit: int,
+    after: str | None,
+    look: int,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """List effects, a page at a time, newest first.
 
     Dead ones are retried or dropped by semel dlq.
     """
-    found, after, looked, now = _page(_store(target), Shelf(state), **given)
+    wanted = EffectFilter(**filters)
+    found = effect_page(_store(target), Shelf(state), wanted, limit, after, look)
     head = ("KEY", "NAME", "AGE", "NEXT", "TRIES", "ERROR")
-    documents, rows = map(effect_document, found), (_row(each, now) for each in found)
-    output.print_page(as_json, "effects", documents, head, rows, looked, after)
+    rows = (_row(each, found.now) for each in found.effects)
+    documents = map(effect_document, found.effects)
+    output.print_page(as_json, "effects", documents, head, rows, found.looked, found.after)
+    if found.by_due and not as_json:
+        output.say("too many wait to be sorted: they stand by when they may be tried", err=True)
 
 
 def _store(target: Target) -> Store:
@@ -64,33 +75,6 @@ def _store(target: Target) -> Store:
     if not guard.backend.capabilities.outbox:
         raise ConfigurationError(f"{guard.backend.url} has no outbox")
     return guard.backend.blocking()
-
-
-def _page(
-    store: Store, shelf: Shelf, *, limit: int, after: str | None, look: int, **wanted: Any
-) -> tuple[list[Effect], str | None, int, Micros]:
-    """The effects that fit, where to go on, how many were looked at, and the store's time."""
-    found: list[Effect] = []
-    looked = 0
-    while True:
-        size = min(_STEP, look - looked)
-        page = store.perform(BrowseEffects(shelf, size, after))
-        looked += len(page.effects)
-        for each in page.effects:
-            if not _fits(each, page.now, **wanted):
-                continue
-            if len(found) == limit:
-                return found, found[-1].key, looked, page.now
-            found.append(each)
-        after = page.effects[-1].key if len(page.effects) == size else None
-        if after is None or looked >= look:
-            return found, after, looked, page.now
-
-
-def _fits(each: Effect, now: Micros, name: str | None, due: bool, tried: int | None) -> bool:
-    if due and (each.due_at is None or each.due_at > now or each.delivered_at is not None):
-        return False
-    return name in (None, each.name) and (tried is None or each.tries >= tried)
 
 
 def _row(each: Effect, now: Micros) -> tuple[output.Piece, ...]:

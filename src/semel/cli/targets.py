@@ -111,10 +111,10 @@ def signed(command: F) -> F:
     return by(reason(command))
 
 
-def paged(things: str, place: str) -> Callable[[F], F]:
+def paged(things: str) -> Callable[[F], F]:
     """Add --limit, --after and --look to a list that is read a page at a time."""
     limit = click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-    after = click.option("--after", help=f"Go on behind this {place}, as the page before said.")
+    after = click.option("--after", help="Go on behind this place, as the page before said.")
     look = click.option(
         "--look",
         type=click.IntRange(1),

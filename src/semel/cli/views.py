@@ -58,10 +58,12 @@ def glimpse_document(seen: Glimpse) -> dict[str, Any]:
     """A record of a list."""
     return {
         **_shown(seen, "identity", "state"),
+        "application": None if seen.terms is None else seen.terms.application,
+        "route": None if seen.terms is None else seen.terms.route,
         **_place(seen.origin),
         **_shown(seen, "created_at", "leased_until", "expires_at", "forget_at"),
         "next_at": moment(seen.due_at),
-        **_shown(seen, "tries", "reason"),
+        **_shown(seen, "tries", "reason", "status", "resource"),
         "stored_bytes": seen.size,
     }
 

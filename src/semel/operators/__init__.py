@@ -8,7 +8,8 @@ decisions  what a person says of an unknown outcome, as evidence
 approvals  the two-person rule for what cannot be undone
 mismatches keys that came with another request, by route and tenant
 bulk       acts on many things, with the result of each
-lists      lists of records and effects, by pages
+lists      lists of records and effects, newest first, filtered, by pages
+newest     how records are listed in order of time without an index of it
 doctor     whether a store and its settings are fit for use, and maintenance runs
 coverage   which routes of an application change something, and whether keys count there
 ledger     a provider's ledger compared with our records

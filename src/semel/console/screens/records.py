@@ -7,7 +7,7 @@ from typing import Any, Final
 from semel.console.requests import ConsoleRefusal
 from semel.console.screens.filters import age
 from semel.console.times import Moment, moment
-from semel.console.view import Redirect, View, identity
+from semel.console.view import Redirect, View
 from semel.core.frozen import frozen
 from semel.core.records import Glimpse, Micros, State, whole_origin
 from semel.operators import lists
@@ -46,16 +46,12 @@ class RecordsPage:
 def show(view: View) -> RecordsPage:
     """A page of records that fit the filters in the address."""
     query = view.query
-    after = query.text("after")
-    found = lists.page(
-        view.guard.backend,
-        _wanted(view),
-        PAGE,
-        None if after is None else identity(after),
-    )
+    try:
+        found = lists.page(view.guard.backend, _wanted(view), PAGE, query.text("after"))
+    except ConfigurationError as error:
+        raise ConsoleRefusal(400, f"{error}.") from None
     rows = tuple(row(each, found.now) for each in found.glimpses)
-    following = None if found.after is None else found.after.hex()
-    return RecordsPage(rows, found.looked, following, tuple(State))
+    return RecordsPage(rows, found.looked, found.after, tuple(State))
 
 
 def row(seen: Glimpse, now: Micros) -> RecordRow:

@@ -23,6 +23,7 @@ from semel.core.frozen import value
 from semel.core.operations.outbox import Shelf
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Duty, Effect, Glimpse, Identity, Micros
+from semel.core.terms import Terms
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -65,6 +66,21 @@ class ListNewest(StoreOperation[Newest]):
     before: DuePlace | None = None
 
 
+@value
+class KnownTerms:
+    """Terms, in no order."""
+
+    terms: tuple[Terms, ...]
+    now: Micros
+
+
+@value
+class ListTerms(StoreOperation[KnownTerms]):
+    """The terms on record: how long what is listed was to be kept. There are few."""
+
+    limit: int
+
+
 # ── effects ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -81,10 +97,12 @@ class EffectPlace:
 
 @value
 class NewestEffects:
-    """Those of the page; ``until``: how far was looked. None: to the end, there are no more."""
+    """Those of the page, and their places; ``until``: how far was looked. None: to the end."""
 
     effects: tuple[Effect, ...]
+    places: tuple[EffectPlace, ...]
     looked: int
+    """How many there were, of whatever name."""
     until: EffectPlace | None
     now: Micros
 

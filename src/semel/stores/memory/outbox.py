@@ -172,11 +172,15 @@ class MemoryOutbox:
             slots = [slot for slot in slots if slot.rank < end]
         page = sorted(slots, key=lambda slot: slot.rank, reverse=True)[: op.limit]
         name = op.name and shown(op.name)
-        found = tuple([slot.effect for slot in page if name in (None, slot.effect.name)])
-        until = None
-        if page and len(page) < len(slots):
-            until = ops.EffectPlace(page[-1].effect.due_at, page[-1].place)
-        return ops.NewestEffects(found, len(page), until, now)
+        places = [ops.EffectPlace(slot.effect.due_at, slot.place) for slot in page]
+        named = [n for n, slot in enumerate(page) if name in (None, slot.effect.name)]
+        return ops.NewestEffects(
+            tuple([page[n].effect for n in named]),
+            tuple([places[n] for n in named]),
+            len(page),
+            places[-1] if page and len(page) < len(slots) else None,
+            now,
+        )
 
     def _find(self, op: ops.FindEffect, now: Micros) -> ops.Effects:
         slot = self._slots.get(op.key)

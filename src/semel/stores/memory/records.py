@@ -81,6 +81,7 @@ class MemoryRecords:
             ops.Browse: self._browse,
             ops.Scan: self._scan,
             ops.ListNewest: self._newest,
+            ops.ListTerms: self._list_terms,
             ops.Count: self._count,
             ops.Sweep: self._sweep,
             ops.Abandon: self._abandon,
@@ -241,6 +242,9 @@ class MemoryRecords:
         found.sort(key=lambda each: _rank(each.place), reverse=True)
         page = tuple(found[: op.limit])
         return ops.Newest(page, page[-1].place if page and len(page) < len(found) else None, now)
+
+    def _list_terms(self, op: ops.ListTerms, now: Micros) -> ops.KnownTerms:
+        return ops.KnownTerms(tuple(self.terms.values())[: op.limit], now)
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────
 

@@ -403,6 +403,13 @@ def _newest(op: ops.ListNewest, keys: Keys) -> Plan[ops.Newest]:
     return ops.Newest(tuple(found), until, now)
 
 
+def _list_terms(op: ops.ListTerms, keys: Keys) -> Plan[ops.KnownTerms]:
+    bucket, key = keys.terms
+    time, answer = yield (RedisCall(bucket, TIME), RedisCall(bucket, ("HVALS", key)))
+    texts = map(replies.text, replies.fields(answer, 0)[: op.limit])
+    return ops.KnownTerms(tuple(map(terms.read, texts)), replies.clock(time))
+
+
 def _count(op: ops.Count, keys: Keys) -> Plan[ops.Counted]:
     page = yield from _next_page(keys, op.after, op.limit)
     seen = yield from _each(keys, page.identities, "glimpse")
@@ -591,6 +598,7 @@ MAINTENANCE_PLANS: Final[Plans] = {
     ops.Browse: _browse,
     ops.Scan: _scan,
     ops.ListNewest: _newest,
+    ops.ListTerms: _list_terms,
     ops.Count: _count,
     ops.Sweep: _sweep,
     ops.Abandon: _abandon,

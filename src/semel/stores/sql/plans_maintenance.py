@@ -8,6 +8,7 @@ from json import dumps
 from typing import Any, Final
 
 from semel.core import operations as ops
+from semel.core import terms
 from semel.core.operations.maintenance import Work
 from semel.core.records import DUTY_NUMBERS, STATE_NUMBERS, Duty, Identity, State
 from semel.core.states import RecordEvent
@@ -109,6 +110,12 @@ def _newest(op: ops.ListNewest) -> Plan[ops.Newest]:
     found = tuple(map(read.placed, rows))
     until = found[-1].place if found and len(found) >= op.limit else None
     return ops.Newest(found, until, (yield from clock_of(rows)))
+
+
+def _list_terms(op: ops.ListTerms) -> Plan[ops.KnownTerms]:
+    rows = yield Statement("list_terms", {"limit": op.limit})
+    found = tuple([terms.read(read.TERMS.read(row)[0]) for row in rows])
+    return ops.KnownTerms(found, (yield from clock_of(rows)))
 
 
 def _count(op: ops.Count) -> Plan[ops.Counted]:
@@ -377,9 +384,11 @@ def _newest_effects(op: ops.ListNewestEffects) -> Plan[ops.NewestEffects]:
             due_at, number = op.before.due_at, op.before.number
         where = {"shelf": op.shelf.value, "due": due_at, "number": number}
         rows = yield Statement("newest_effects", {**where, "name": name, "limit": op.limit})
-    found = tuple([read.effect(row[3:]) for row in rows if row[2]])
+    named = [row for row in rows if row[2]]
+    found, places = [read.effect(row[3:]) for row in named], map(read.effect_place, named)
     until = read.effect_place(rows[-1]) if rows and len(rows) >= op.limit else None
-    return ops.NewestEffects(found, len(rows), until, (yield from clock_of(rows)))
+    now = yield from clock_of(rows)
+    return ops.NewestEffects(tuple(found), tuple(places), len(rows), until, now)
 
 
 def _find_effect(op: ops.FindEffect) -> Plan[ops.Effects]:
@@ -402,6 +411,7 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.Browse: _browse,
     ops.Scan: _scan,
     ops.ListNewest: _newest,
+    ops.ListTerms: _list_terms,
     ops.Count: _count,
     ops.ListBelongings: _belongings,
     ops.ListUnlike: _unlike,

@@ -38,7 +38,7 @@ _NOT_HERE: Final = object()
 
 LISTINGS: Final = frozenset(
     {
-        *(ops.Due, ops.CountDue, ops.Browse, ops.Scan, ops.Count, ops.ListNewest),
+        *(ops.Due, ops.CountDue, ops.Browse, ops.Scan, ops.Count, ops.ListNewest, ops.ListTerms),
         *(ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect, ops.BrowseAudit),
         *(ops.ListBelongings, ops.ListUnlike, ops.WhoLeads),
         *(ops.BrowseNotables, ops.ListWorkers),

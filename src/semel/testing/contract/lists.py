@@ -19,6 +19,7 @@ from semel.testing.contract.records import (
     new_identity,
     reach,
 )
+from semel.testing.contract.terms import terms
 
 ALL = 1_000
 EVERY_DUTY = pytest.mark.parametrize("duty", Duty)
@@ -184,6 +185,14 @@ class NewestFirst:
         # Encrypted, it is no list's to know.
         sealed = isinstance(harness.backend, EncryptedBackend)
         assert found.glimpse.status == (None if sealed else 201)
+
+    def test_terms_are_listed(self, harness: Harness) -> None:
+        others = [terms(route=f"POST /{n}", retention=n * MINUTE) for n in range(3)]
+        for each in others:
+            harness.perform(ops.Agree(each))
+        known = harness.perform(ops.ListTerms(ALL)).terms
+        assert {*others} <= {*known}
+        assert len(harness.perform(ops.ListTerms(2)).terms) == 2
 
     def test_listing_changes_nothing(self, harness: Harness) -> None:
         identity = made(harness, Duty.EXPIRE)

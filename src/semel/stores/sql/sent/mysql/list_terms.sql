@@ -1,0 +1,7 @@
+-- Written by `python -m tools.queries` from queries/list_terms.sql: change that file.
+-- list_terms: what all terms say.
+-- takes: limit
+-- gives: what they say, and now
+-- why: for lists in order of time, which need to know how long records are kept. They are few.
+SELECT said, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM semel_terms LIMIT :limit

@@ -1,0 +1,6 @@
+-- Written by `python -m tools.queries` from queries/list_terms.sql: change that file.
+-- list_terms: what all terms say.
+-- takes: $1 limit
+-- gives: what they say, and now
+-- why: for lists in order of time, which need to know how long records are kept. They are few.
+SELECT said, (extract(epoch from clock_timestamp()) * 1000000)::bigint FROM semel_terms LIMIT $1
