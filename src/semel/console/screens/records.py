@@ -10,6 +10,7 @@ from semel.console.times import Moment, moment
 from semel.console.view import Redirect, View
 from semel.core.frozen import frozen
 from semel.core.records import Glimpse, Micros, State, whole_origin
+from semel.errors import ConfigurationError
 from semel.operators import lists
 from semel.operators.operator import KeyAddress
 
