@@ -13,7 +13,7 @@ from bench.cases.peers import PEERS
 from bench.load import BenchError
 from bench.stage import STORES, python_of
 from semel.check import CheckOptions, CheckReport, check
-from semel.check.ladder import LADDER, NotCheckable
+from semel.check.ladder import LADDER
 from semel.check.profiles import profile
 from semel.check.run import CheckedOperation
 from semel.check.wire import WireRequest
@@ -60,12 +60,18 @@ def main() -> int:
         subjects[name] = ("bench.served.peers", "peer", store, {"BENCH_PEER": which})
     for name, subject in subjects.items():
         try:
-            columns[name] = checked(*subject)
-            print(f"{name}: {columns[name].headline()}", file=sys.stderr)
-        except (BenchError, ServerError, NotCheckable) as error:
+            report = checked(*subject)
+        except (BenchError, ServerError) as error:
             print(f"{name}: not checked: {str(error).splitlines()[-1]}", file=sys.stderr)
+            continue
+        print(f"{name}: {'; '.join(report.first_lines())}", file=sys.stderr)
+        if report.finished:
+            columns[name] = report
     print(f"| probe | {' | '.join(columns)} |")
     print(f"|---|{'---|' * len(columns)}")
+    for what in ("requests", "seconds"):
+        figures = [f"{getattr(report, what):.4g}" for report in columns.values()]
+        print(f"| {what} | {' | '.join(figures)} |")
     for probe in LADDER:
         verdicts = [
             SIGNS[result.verdict.value]

@@ -45,6 +45,12 @@ _WORDS: Final = {
     CheckVerdict.NOT_OBSERVABLE: "could not be seen",
     CheckVerdict.SKIPPED: "not tried",
 }
+_SIGNS: Final = {
+    CheckVerdict.HOLDS: "✓ ",
+    CheckVerdict.BROKEN: "✗ Not true: ",
+    CheckVerdict.NOT_OBSERVABLE: "? ",
+    CheckVerdict.SKIPPED: "",
+}
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -80,11 +86,12 @@ def _first(report: CheckReport) -> str:
 
 def _lead(report: CheckReport) -> str:
     if report.broken:
-        worst = escape(title(report.broken[0]))
-        more = len(report.broken) - 1
-        rest = f" Nor are {more} other things." if more > 1 else ""
-        rest = " Nor is one other thing." if more == 1 else rest
-        return f"<b class='broken'>No.</b> “{worst}”: this is not so here.{rest}"
+        worst, more = report.worst_first[0], len(report.broken) - 1
+        rest = f" {more} more {'is' if more == 1 else 'are'} broken." if more else ""
+        return (
+            f"<b class='broken'>No.</b> “{escape(title(worst))}” is not true here. "
+            f"{escape(why(worst))}{rest}"
+        )
     if not report.finished:
         return "<b>Nobody knows.</b> The check did not come to its end."
     if report.count(CheckVerdict.NOT_OBSERVABLE):
@@ -98,7 +105,7 @@ def _lead(report: CheckReport) -> str:
 def _group(
     report: CheckReport, shown: Redactor, verdict: CheckVerdict, name: str, meaning: str
 ) -> str:
-    found = [each for each in report.results if each.verdict is verdict]
+    found = [each for each in report.worst_first if each.verdict is verdict]
     if not found:
         return ""
     articles = "".join(_article(shown, each) for each in found)
@@ -114,15 +121,11 @@ def _article(shown: Redactor, result: ProbeResult) -> str:
         else ""
     )
     return (
-        f"<article><h3 class='{_css(result.verdict)}'>{escape(title(result))}</h3>"
-        f"<p>{escape(_sentence(shown.text(result.reason)))}</p>"
+        f"<article><h3 class='{_css(result.verdict)}'>{_SIGNS[result.verdict]}"
+        f"{escape(title(result))}</h3><p>Found: {escape(shown.text(result.reason))}.</p>"
         f"<p class='dim'>Why it matters: {escape(why(result))} <code>{escape(result.name)}</code> "
         f"on {escape(shown.text(result.operation))}</p>{proof}</article>"
     )
-
-
-def _sentence(text: str) -> str:
-    return f"Found: {text}."
 
 
 def _facts(shown: Redactor, name: str, told: Mapping[str, str]) -> str:

@@ -47,7 +47,7 @@ def twenty(run: CheckRun) -> ProbeResult:
     if refused:
         run.facts["in flight"] = ", ".join(map(str, refused))
     if since is not None and since > run.counter.of_one:
-        return broken_by_count(f"{AT_ONCE} at once: {_effects(run, since)}")
+        return broken_by_count(f"{AT_ONCE} at once, and a retry: {_effects(run, since)}")
     if any(run.kept(done[0], each) is False for each in done):
         return broken(f"{AT_ONCE} at once: different answers that succeeded")
     if failed := [status for status in refused if status in (500, 502, 504)]:

@@ -21,6 +21,11 @@ from semel.check.redaction import Redactor, shown_safely
 from semel.check.run import PROBES, CheckVerdict, ProbeResult
 from semel.errors import ConfigurationError
 
+GRAVEST: Final = (
+    *("effect.once", "contract.keys", "race.twenty", "flight.same", "hangup.after", "tenant.own"),
+    *("replay.equal", "flight.other", "hangup.middle", "durable.restart", "mismatch.body"),
+)
+"""What costs money or tells one customer of another, the worst first; the others as they ran."""
 INTERRUPTED: Final = "it was interrupted"
 FORMATS: Final = ("json", "junit", "sarif", "html", "markdown")
 
@@ -48,6 +53,11 @@ class CheckReport:
     @property
     def broken(self) -> list[ProbeResult]:
         return [each for each in self.results if each.verdict is CheckVerdict.BROKEN]
+
+    @property
+    def worst_first(self) -> list[ProbeResult]:
+        """All results: what is broken first, and of that the gravest."""
+        return sorted(self.results, key=lambda each: (_VERDICTS.index(each.verdict), _grave(each)))
 
     @property
     def finished(self) -> bool:
@@ -153,6 +163,15 @@ class CheckReport:
         if any(each.name == "contract.keys" for each in self.contract_gaps):
             message = self.contract_gaps[0].reason.partition(":")[0]
         return {"schemaVersion": 1, "label": "idempotency", "message": message, "color": colour}
+
+
+_VERDICTS: Final = (
+    *(CheckVerdict.BROKEN, CheckVerdict.NOT_OBSERVABLE, CheckVerdict.HOLDS, CheckVerdict.SKIPPED),
+)
+
+
+def _grave(result: ProbeResult) -> int:
+    return GRAVEST.index(result.name) if result.name in GRAVEST else len(GRAVEST)
 
 
 def known_format(form: str) -> None:
@@ -281,7 +300,7 @@ def _markdown(report: CheckReport) -> str:
     lines += [f"- **{_cell(each)}**" for each in first]
     lines += [f"- {counts}.", f"- Profile: {_cell(report.profile.title)}.", ""]
     lines += ["| operation | probe | verdict | reason |", "|---|---|---|---|"]
-    for each in sorted(report.results, key=_worst_first):
+    for each in report.worst_first:
         what = _cell(shown.text(each.operation))
         lines.append(
             f"| {what} | `{each.name}` | {each.verdict} | {_cell(shown.text(each.reason))} |"
@@ -290,11 +309,6 @@ def _markdown(report: CheckReport) -> str:
         lines += ["", f"## What {_cell(shown.text(name))} does", "", "| | |", "|---|---|"]
         lines += [f"| {what} | {_cell(shown.text(said))} |" for what, said in facts.items()]
     return "\n".join([*lines, ""])
-
-
-def _worst_first(result: ProbeResult) -> int:
-    order = (CheckVerdict.BROKEN, CheckVerdict.NOT_OBSERVABLE, CheckVerdict.HOLDS)
-    return order.index(result.verdict) if result.verdict in order else len(order)
 
 
 def _cell(text: str) -> str:
