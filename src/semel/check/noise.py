@@ -29,6 +29,8 @@ OF_ONE_MOMENT: Final = frozenset(
 OF_THE_RESOURCE: Final = ("location", "content-location")
 """Headers that name what was made: a new one is a new thing."""
 MOST_PATHS: Final = 50
+LAYOUT: Final = "(the layout)"
+"""The same values, written in another way: other spaces, another order."""
 _WHOLE: Final = "(the body)"
 _ABSENT: Final = object()
 
@@ -81,7 +83,7 @@ def moved_paths(one: WireAnswer, other: WireAnswer) -> list[str]:
         return [_WHOLE]
     try:
         moved = zip(_moved(first, second, ""), range(MOST_PATHS), strict=False)
-        return [path for path, _ in moved] or [_WHOLE]  # the same values, written in another way
+        return [path for path, _ in moved] or [LAYOUT]
     except RecursionError:
         return [_WHOLE]
 

@@ -76,7 +76,7 @@ def keyed_operations(
             left_out[label] = str(missing.args[0])
         except (ConfigurationError, TypeError, AttributeError, ValueError, RecursionError) as error:
             # Whatever a document may have in the wrong place.
-            left_out[label] = f"it is not as OpenAPI has it ({error:.100}): {_BY_HAND}"
+            left_out[label] = f"it is not as OpenAPI has it ({error!s:.100}): {_BY_HAND}"
         else:
             ready += [] if made is None else [made]
     return ready, left_out

@@ -37,7 +37,8 @@ def equal(run: CheckRun) -> ProbeResult:
     kept = run.kept(first, again)
     run.facts["answers kept"] = {True: "yes", False: "no", None: "cannot be seen"}[kept]
     if kept:
-        return holds(f"{again.status}, byte for byte")
+        same = first.body == again.body
+        return holds(f"{again.status}, {'byte for byte' if same else 'in another layout'}")
     if kept is None:
         moved = ", ".join(moved_paths(first, again))
         if moved and run.effects_since(before, requests=0) == 0:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from semel.check.effects import EffectCounter
 from semel.check.json_values import is_array, is_object
-from semel.check.noise import OF_THE_RESOURCE, Noise, moved_paths, text_at
+from semel.check.noise import LAYOUT, OF_THE_RESOURCE, Noise, moved_paths, text_at
 from semel.check.oracles import RecordingProvider
 from semel.check.profiles import CheckProfile
 from semel.check.wire import (
@@ -271,16 +271,16 @@ class CheckRun:
         headers = self.noise.telling_headers
         if any(n in headers and first.values(n) != again.values(n) for n in OF_THE_RESOURCE):
             return False
-        if first.body == again.body:
+        moved = set(moved_paths(first, again))
+        if moved <= {LAYOUT}:
             same = any(first.values(name) == again.values(name) for name in headers)
             return True if self.noise.telling or self.marked(again) or same else None
-        moved = set(moved_paths(first, again))
         return None if self.noise.telling - moved and moved <= self.noise.paths else False
 
     def untold(self, first: WireAnswer, again: WireAnswer) -> str:
         """Why nobody can tell whether ``again`` is the kept answer ``first``."""
         moved = moved_paths(first, again)
-        if not moved:
+        if set(moved) <= {LAYOUT}:
             return "all answers of this operation are equal: a kept one looks like a new one"
         stayed = ", ".join(sorted(self.noise.telling - set(moved)))
         return f"{stayed} stayed, and {', '.join(moved)} moved: it is kept in part, or run again"

@@ -102,6 +102,14 @@ class TellingEachRequest(Shop):
         return replace(said, document={**said.document, "request": str(uuid.uuid4())})
 
 
+class WritingAnew(Shop):
+    """Keeps values, and writes them in another order."""
+
+    def replay(self, said: Said) -> Said:
+        made = super().replay(said)
+        return replace(made, document=dict(reversed(made.document.items())))
+
+
 class SettingALocale(Shop):
     """Every answer sets the same cookie: nothing of the first one's is repeated."""
 
@@ -155,5 +163,5 @@ class NamingAJob(Shop):
 RIGHT = (
     *(LikeTheDraft, LikeStripe, Accepting, Waiting, Deferring, TakingEffectTwice),
     *(TellingEachRequest, SettingALocale, NamingADate, LimitingTheRate, WaitingForEver),
-    NamingAJob,
+    *(NamingAJob, WritingAnew),
 )
