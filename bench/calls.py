@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -147,17 +147,17 @@ async def ask(app: AsgiApp, key: str) -> int:
     return said[0]
 
 
-def counted(store: str, url: str) -> list[Counted]:
-    """A fresh request and a replay, on one store."""
+def counted(store: str, url: str, **options: Any) -> list[Counted]:
+    """A fresh request and a replay, on one store, by a guard with these options."""
     meter = Meter()
     try:
-        return asyncio.run(_counted(meter, store, url))
+        return asyncio.run(_counted(meter, store, url, options))
     finally:
         meter.close()
 
 
-async def _counted(meter: Meter, store: str, url: str) -> list[Counted]:
-    guard = semel.Guard(url, tenant=None, maintenance=None)
+async def _counted(meter: Meter, store: str, url: str, options: Mapping[str, Any]) -> list[Counted]:
+    guard = semel.Guard(url, tenant=None, maintenance=None, **options)
     app, found = guard.asgi(pay), list[Counted]()
     for number in range(WARM):
         for _ in range(2):
@@ -189,11 +189,52 @@ def measured() -> list[Counted]:
         return counted("memory", "memory://") + counted("SQLite", f"sqlite:///{folder}/semel.db")
 
 
+IN_BODY = semel.body("/idempotency_key")
+ALL = semel.ietf(
+    key_from=("Idempotency-Key", IN_BODY),
+    payload_from=semel.body("/amount"),
+    refusal=semel.refusals.stripe,
+    enforce="shadow",
+)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "all of them, on another route": {"routes": [semel.Route("POST", "/other", ALL)]},
+    "publish, refusal": {"publish": True, "refusal": semel.refusals.stripe},
+    "key_from: two headers": {"key_from": ("Idempotency-Key", "X-Key")},
+    "key_from: a header or the body": {"key_from": ("Idempotency-Key", IN_BODY)},
+    "payload_from": {"policy": semel.ietf(payload_from=semel.body("/amount"))},
+    "enforce=shadow": {"enforce": "shadow"},
+}
+"""What may be asked for beside the usual, and must cost nothing where it is not."""
+
+
+def compared() -> list[tuple[str, Counted]]:
+    """The same request by guards with other options, on the memory store."""
+    return [
+        (name, each)
+        for name, options in OPTIONS.items()
+        for each in counted("memory", "memory://", **options)
+    ]
+
+
+def _print_compared() -> None:
+    print("option                           way     calls  steps  ratio")
+    usual: dict[str, int] = {}
+    for name, each in compared():
+        usual.setdefault(each.way, each.steps)
+        ratio = each.steps / usual[each.way]
+        print(f"{name:<32} {each.way:<6} {each.calls:>6} {each.steps:>6} {ratio:>6.2f}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     said = argparse.ArgumentParser(prog="python -m bench.calls", description=__doc__)
     said.add_argument("--most", action="store_true", help="the functions that are called most")
     said.add_argument("--json", action="store_true", help="for programs")
+    said.add_argument("--options", action="store_true", help="what options of a guard cost")
     options = said.parse_args(arguments)
+    if options.options:
+        _print_compared()
+        return 0
     found = measured()
     if options.json:
         print(json.dumps([asdict(each) for each in found]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import semel
 from bench import calls
 from semel.core.request import keys
 from semel.web import asgi
@@ -46,6 +47,25 @@ def test_a_call_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = asgi.asked
     monkeypatch.setattr(asgi, "asked", lambda *given: keys.mask("a key") and plain(*given))
     assert calls.counted("memory", "memory://")[1].calls == before + 1
+
+
+def test_what_another_route_asks_for_costs_a_route_nothing() -> None:
+    """Beside the look at the path of the one route that is listed."""
+    usual = {each.way: each for each in calls.counted("memory", "memory://")}
+    elsewhere = {"routes": [semel.Route("POST", "/other", semel.ietf())]}
+    listed = {each.way: each for each in calls.counted("memory", "memory://", **elsewhere)}
+    unused = calls.OPTIONS["all of them, on another route"]
+    for each in calls.counted("memory", "memory://", **unused):
+        assert (each.calls, each.made) == (listed[each.way].calls, listed[each.way].made)
+    for each in calls.counted("memory", "memory://", **calls.OPTIONS["publish, refusal"]):
+        assert (each.calls, each.steps) == (usual[each.way].calls, usual[each.way].steps)
+
+
+def test_the_command_compares_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert calls.main(["--options"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["option", "way", "calls", "steps", "ratio"]
+    assert len(rows) == 2 * len(calls.OPTIONS)
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
