@@ -11,7 +11,7 @@ an act that is not done: it is proposed again.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -26,8 +26,8 @@ from semel.core.unknown.settlement import Settled
 from semel.errors import ConfigurationError
 from semel.operators.operator import Operator, by_operator
 
-LOOK: Final = 20_000
-"""Entries of the audit that are looked through for proposals, at most."""
+LOOK: Final = 5_000
+"""Entries of the audit, the newest, that are looked through for proposals."""
 LONGEST: Final = timedelta(hours=24)
 """How long a proposal may wait: so far back the audit is read for them."""
 _SOURCE: Final = "semel two-person rule"
@@ -140,10 +140,14 @@ class Approvals:
 
     def pending(self) -> list[Proposal]:
         """What waits for a second person, newest first."""
+        now = self._operator.now()
+        return self.undecided(self._entries(now), now)
+
+    def undecided(self, entries: Iterable[ops.AuditEntry], now: Micros) -> list[Proposal]:
+        """The proposals among entries of the audit, newest first, that wait still."""
         decided: set[str | None] = set()
         found: list[Proposal] = []
-        now = self._operator.now()
-        for entry in self._entries(now):
+        for entry in entries:
             if entry.verb in (ops.Verb.APPROVE, ops.Verb.DECLINE):
                 decided.add(entry.subject)
             proposal = self._own(entry)

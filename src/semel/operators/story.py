@@ -34,8 +34,10 @@ LOOK: Final = 5_000
 """Effects to look at, on each shelf, to find those of one record: there is no index."""
 NOTABLES: Final = 200
 """Notables that a story has, at most: the newest."""
-ACTS: Final = 20_000
-"""Entries of the audit that are looked through for those of one record."""
+STORY_LOOK: Final = 1_000
+"""The same for a story, which is a page that people wait for."""
+ACTS: Final = 5_000
+"""Entries of the audit, the newest, that are looked through for those of one record."""
 _HIDDEN: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 """Headers whose value is a secret of the caller."""
 
@@ -123,7 +125,7 @@ def story_of(operator: Operator, found: ops.Recalled) -> Story:
     """All that is known of a record."""
     case, now, record = found.case, found.now, found.case.record
     points, unreadable = _points(case)
-    belongings = effects_of(operator.guard, record)
+    belongings = effects_of(operator.guard, record, STORY_LOOK)
     acts = tuple(_acts_on(operator, record))
     lines = [*_claimed(case), *_journal(points), *_state(case, now)]
     lines += [line for each in belongings for line in _effect_lines(each, now)]
@@ -216,8 +218,8 @@ def _texts(headers: Headers) -> tuple[tuple[str, str], ...]:
     return tuple((name.decode("latin-1"), text.decode("latin-1")) for name, text in headers)
 
 
-def effects_of(guard: Guard, record: Record) -> list[Effect]:
-    """The effects of a record: waiting or dead ones among the first `LOOK`, others by name.
+def effects_of(guard: Guard, record: Record, look: int = LOOK) -> list[Effect]:
+    """The effects of a record: waiting or dead ones among the first ``look``, others by name.
 
     There is no index from records to effects: every effect would pay for it, and operators need it
     rarely. Keys of effects are derived, so each name that the guard delivers leads to one.
@@ -230,7 +232,7 @@ def effects_of(guard: Guard, record: Record) -> list[Effect]:
         op = ops.FindEffect(keys.downstream_key(identity, record.created_at, "effect", name))
         found |= {each.key: each for each in store.perform(op).effects}
     for shelf in (ops.Shelf.WAITING, ops.Shelf.DEAD):
-        for each in islice(effects(guard, shelf), LOOK):
+        for each in islice(effects(guard, shelf), look):
             if each.identity == identity:
                 found[each.key] = each
     return sorted(found.values(), key=lambda each: (each.created_at, each.key))

@@ -174,7 +174,7 @@ def page_of(view: View, told: Story) -> KeyPage:
             if each.kind == ops.NotableKind.WEBHOOK
         ),
         forecasts=told.forecasts,
-        pending=pending(view, record.identity.hex()),
+        pending=_shown_acts(view, view.approvals.undecided(reversed(told.acts), now), now),
         doubtful=record.state is State.UNKNOWN or told.lapsed,
         settled=record.state in SETTLED,
         two_person=tuple(sorted(view.approvals.rule.acts)),
@@ -197,14 +197,14 @@ def effect_row(effect: Effect, now: int) -> EffectRow:
     )
 
 
-def pending(view: View, subject: str | None = None) -> tuple[PendingAct, ...]:
-    """What waits for a second person; of one subject, or all."""
-    now, mine = view.now(), by_operator(view.user.name, "-").by.casefold()
-    return tuple(
-        _pending(each, now, mine)
-        for each in view.approvals.pending()
-        if subject in (None, each.intent.subject)
-    )
+def pending(view: View) -> tuple[PendingAct, ...]:
+    """All that waits for a second person."""
+    return _shown_acts(view, view.approvals.pending(), view.now())
+
+
+def _shown_acts(view: View, found: list[Proposal], now: int) -> tuple[PendingAct, ...]:
+    mine = by_operator(view.user.name, "-").by.casefold()
+    return tuple(_pending(each, now, mine) for each in found)
 
 
 def _pending(each: Proposal, now: int, mine: str) -> PendingAct:

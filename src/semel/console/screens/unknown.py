@@ -22,6 +22,8 @@ from semel.operators.bulk import inspection_text, probe_each
 from semel.operators.doubts import DoubtGroup, Doubts, doubts
 from semel.operators.story import Story, evidence_text, probe_text
 
+_LOOK: Final = 2_000
+"""Records in doubt that a page looks at."""
 _LONGEST: Final = 300
 """Characters of a typed reason that are kept beside the evidence."""
 
@@ -69,7 +71,7 @@ class UnknownPage:
 
 def show(view: View) -> UnknownPage:
     """What is in doubt, by route and reason."""
-    found = doubts(view.operator)
+    found = doubts(view.operator, _LOOK)
     fitting = _fitting(found, view.query.get("route"), view.query.get("reason"))
     sections = tuple(_section(each, found.now) for each in fitting)
     return UnknownPage(sections, found.looked, found.more, len(view.approvals.pending()))
@@ -117,7 +119,7 @@ def probe_many(view: View) -> ActPage:
 
 def _matching(view: View) -> tuple[str, ...]:
     named = (view.form.get("route"), view.form.get("reason_of_group"))
-    groups = _fitting(doubts(view.operator), *named)
+    groups = _fitting(doubts(view.operator, _LOOK), *named)
     names = [each.hex() for group in groups for each in group.identities]
     if not names:
         raise ConsoleRefusal(409, "Nothing fits any more.")
