@@ -101,6 +101,15 @@ def servers_are_asked_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def notables_wait() -> Iterator[None]:
+    """They are written when a guard is closed: a thread that writes after a second would do so in
+    the midst of another test. Tests of that say when."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("semel.runtime.notables.EVERY", 3600.0)
+        yield
+
+
 STANDING = {"semel-maintenance", "semel-census"}
 """Threads that go on until their guard is closed, and then act in the midst of other tests."""
 

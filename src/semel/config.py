@@ -49,6 +49,8 @@ class Settings:
     limits: Limits | None = None
     replay_cache: timedelta | None = None
     replay_bodies: int = 0
+    notables: timedelta | None = timedelta(days=7)
+    note_replays: bool = False
     status: str = "/semel/status"
     max_waiters: int = 8
     drain: timedelta = timedelta(seconds=30)
@@ -258,10 +260,10 @@ _KINDS: Final = {
 _LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
 _SCALARS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("store", "name", "status", "enforce"), _text),
-    "migrate": flag,
+    **dict.fromkeys(("migrate", "note_replays"), flag),
     **dict.fromkeys(("max_waiters", "replay_bodies"), _count),
     "drain": duration,
-    **dict.fromkeys(("maintenance", "replay_cache", "breaker"), _interval),
+    **dict.fromkeys(("maintenance", "replay_cache", "breaker", "notables"), _interval),
     "encryption": _key_list,
 }
 """The settings that the environment has."""

@@ -93,6 +93,9 @@ class Guard:
 
     Answers repeated from memory: ``replay_cache``, ``replay_bodies``.
 
+    What operators see later: ``notables`` is how long mismatches, conflicts, refusals and webhooks
+    are remembered (None: they are not), ``note_replays`` has replays counted by their keys too.
+
     The process: ``status`` is the path of accepted requests, ``max_waiters`` and ``drain`` bound
     who waits, ``maintenance`` is the time between two rounds (None: workers alone look after the
     records), ``breaker`` the longest pause between two trials of a store that is out.
@@ -122,6 +125,9 @@ class Guard:
         # Answers repeated from memory
         replay_cache: timedelta | None = None,
         replay_bodies: int = 0,
+        # What operators see later
+        notables: timedelta | None = timedelta(days=7),
+        note_replays: bool = False,
         # The process
         status: str = "/semel/status",
         max_waiters: int = 8,
@@ -181,7 +187,7 @@ class Guard:
         """Where the contract is told; None: nowhere. An empty text is a path that requests have."""
         self.registry = Registry()
         self.limits = limits
-        self.maintenance = _positive(maintenance)
+        self.maintenance = _positive(maintenance, "maintenance= takes the time between rounds")
         """The time between two rounds; None: workers alone look after the records."""
         self._apps: list[Any] = []
         self._tagged: list[Any] = []
@@ -196,6 +202,8 @@ class Guard:
             limits=limits,
             replay_cache=replay_cache,
             background=self._background,
+            notables=_positive(notables, "notables= takes how long to keep them"),
+            note_replays=note_replays,
         )
         self.new_runtime: Callable[[], Runtime] = lambda: self.runtime_on(self.backend)
         give_runtime(self)
@@ -651,11 +659,10 @@ def _decorated(option: str, name: Any, example: str) -> str:
     return name
 
 
-def _positive(maintenance: timedelta | None) -> timedelta | None:
-    ok = isinstance(maintenance, timedelta) and maintenance > timedelta(0)
-    if maintenance is not None and not ok:
-        raise ConfigurationError("maintenance= takes the time between rounds, a timedelta, or None")
-    return maintenance
+def _positive(given: timedelta | None, takes: str) -> timedelta | None:
+    if given is not None and not (isinstance(given, timedelta) and given > timedelta(0)):
+        raise ConfigurationError(f"{takes}, a timedelta, or None")
+    return given
 
 
 def _status(path: str) -> str:

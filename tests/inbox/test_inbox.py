@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from semel.core.operations.notables import BrowseNotables
 from semel.core.operations.outbox import NoteEvent
 from semel.core.operations.requests import Advance, Suspend
 from semel.core.records import HeaderView, Identity, OnLapse, Response, State
@@ -134,6 +135,60 @@ class TestEvidence:
         assert said(taken.receive(*letter(paid(nobody), "evt_1"))) == (200, "ignored")
         assert said(taken.receive(*letter({"type": "payout"}, "evt_2"))) == (200, "ignored")
         assert said(taken.receive(*letter({"type": "payout"}, "evt_2"))) == (200, "known")
+
+    def test_what_an_event_said_is_noted_for_operators(self, scene: Scene) -> None:
+        """Also what came too early, and what could not be applied; never what is in its body."""
+        identity, held = scene.unknown(), scene.held()
+        nobody = Identity(b"\xfe" * 32)
+        taken = bank(scene)
+        for number, said_of in enumerate((identity, held, nobody)):
+            taken.receive(*letter({**paid(said_of), "memo": "of-a-secret"}, f"evt_{number}"))
+        taken.receive(*letter(voided(identity), "evt_3"))
+        taken.receive(*letter(paid(identity), "evt_0"))  # known: it is not noted again
+        scene.guard.close()
+        entries = scene.harness.perform(BrowseNotables(9)).entries
+        noted = {json.loads(each.detail)["event"]: each for each in entries}
+        assert {each.kind for each in entries} == {"webhook"}
+        assert {each.identity for each in entries} == {identity, held, nobody}
+        details = {event: json.loads(each.detail) for event, each in noted.items()}
+        said = {"source": "bank", "says": "happened", "provider_id": "ch_7"}
+        assert details == {
+            "evt_0": {**said, "event": "evt_0", "came": "settled", "applied": True},
+            "evt_1": {**said, "event": "evt_1", "came": "still running", "applied": False},
+            "evt_2": {
+                **said,
+                "event": "evt_2",
+                "came": "ignored",
+                "applied": False,
+                "why": "there is no such record",
+            },
+            "evt_3": {
+                "source": "bank",
+                "event": "evt_3",
+                "came": "settled before",
+                "says": "absent",
+                "final": True,
+                "applied": False,
+            },
+        }
+        assert (noted["evt_0"].tenant, noted["evt_2"].tenant) == ("tern", "")
+        assert "of-a-secret" not in repr(details)
+        found = scene.harness.perform(BrowseNotables(9, identity=identity)).entries
+        assert {json.loads(each.detail)["event"] for each in found} == {"evt_0", "evt_3"}
+
+    def test_what_a_stranger_sends_is_not_noted(self, quick: Scene) -> None:
+        headers, body = letter(paid(quick.unknown()))
+        bank(quick).receive({**headers, "Webhook-Signature": "v1,forged"}, body)
+        bank(quick, lambda event: 1 / 0).receive(headers, body)
+        quick.guard.close()
+        (entry,) = quick.harness.perform(BrowseNotables(9)).entries
+        assert json.loads(entry.detail) == {
+            "source": "bank",
+            "event": "evt_1",
+            "came": "not read",
+            "applied": False,
+            "why": "ZeroDivisionError",
+        }
 
     def test_evidence_that_decides_nothing_is_noted(self, quick: Scene) -> None:
         identity = quick.unknown()

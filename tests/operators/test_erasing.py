@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,27 @@ def test_nothing_of_a_tenant_is_left_and_nothing_runs_again(
             guard.once(key(number), lambda: pytest.fail("it ran again"), name="pay", tenant="bob")
         assert pay(guard, "ann", number).value == "ann's own"
     assert guard.operator().erase("bob", by="eve", reason="again").erased == 0
+
+
+def test_what_was_noted_of_a_tenant_goes_with_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "ERASED_PAGE", 2)
+    guard = guard_on(url)
+
+    def reuse(tenant: str, number: int) -> None:
+        for payload in (1, 2):
+            with suppress(semel.Refused):
+                guard.once(key(number), lambda: 1, name="pay", payload=payload, tenant=tenant)
+
+    for number in range(5):
+        reuse("bob", number)
+        reuse("ann", number)
+    guard.close()  # what was noted is written
+    reuse("bob", 6)  # and this is not, yet
+    assert len(list(guard.operator().notables())) == 10
+    guard.operator().erase("bob", by="eve", reason="she asked")
+    guard.close()
+    assert {each.tenant for each in guard.operator().notables()} == {"ann"}
+    guard.close()
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -24,6 +24,7 @@ from semel.core.operations.maintenance import Abandon, Lead, Reap, Sweep, Tended
 from semel.core.operations.notables import Prune
 from semel.core.operations.outbox import Enqueue, NoteEvent
 from semel.core.operations.requests import Accept, Agree, Claim, Read
+from semel.core.operations.workers import Beat, ListWorkers
 from semel.core.records import Fence, Identity, OnLapse, Origin, State
 from semel.core.stored import snapshot
 from semel.errors import ConfigurationError, StoreUnavailable
@@ -37,6 +38,7 @@ from tests.forms import in_proof
 from tests.scene import DAY, HOUR, KEY, MINUTE, Scene, fresh_fence
 from tests.time_travel import into_the_past
 from tests.waiting import PATIENCE, patient, until
+from tests.web.faults import FaultyBackend
 
 PROJECT = Path(__file__).parents[2]
 
@@ -238,6 +240,36 @@ class TestEmbedded:
         assert waiting.next_due_in > 30  # until the leader's time is up
         assert leader.run_once().done == 1
         assert scene.state(identity) is State.UNKNOWN
+
+    def test_each_is_seen_and_the_leader_is_known(self, scene: Scene) -> None:
+        leader, other = (
+            EmbeddedMaintenance(scene.guard, interval=timedelta(minutes=1)) for _ in range(2)
+        )
+        leader.run_once()
+        other.run_once()
+        seen = scene.harness.perform(ListWorkers(9)).workers
+        assert sorted(each.worker.leading for each in seen) == [False, True]
+        assert {(each.worker.role, each.worker.does) for each in seen} == {("embedded", "maintain")}
+        assert {each.worker.pid for each in seen} == {os.getpid()}
+        for each in seen:  # who stands by may come no sooner than the leader's time is up
+            assert each.until - each.seen_at >= 4 * MINUTE - scene.harness.slack
+
+    def test_one_that_ends_is_not_missed(self, quick: Scene) -> None:
+        embedded = EmbeddedMaintenance(quick.guard, interval=timedelta(minutes=1))
+        embedded.start()
+        embedded.run_once()
+        assert len(quick.harness.perform(ListWorkers(9)).workers) == 1
+        embedded.stop()
+        assert quick.harness.perform(ListWorkers(9)).workers == ()
+
+    def test_a_heartbeat_that_fails_keeps_nobody_from_a_round(self) -> None:
+        backend = FaultyBackend()
+        guard = Guard(backend, tenant=None, maintenance=None)
+        backend.fail(Beat)
+        embedded = EmbeddedMaintenance(guard, interval=timedelta(minutes=1))
+        embedded.run_once()
+        assert embedded.leading
+        assert backend.count(Sweep) == 1
 
     def test_another_follows_when_the_leaders_time_is_up(self, scene: Scene) -> None:
         one, two = (

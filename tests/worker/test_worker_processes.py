@@ -18,6 +18,7 @@ import semel
 from semel.core.delivery import Delivery
 from semel.core.operations.outbox import RenewEffects, Shelf
 from semel.core.operations.requests import StoreOperation
+from semel.core.operations.workers import ListWorkers, WorkerSeen
 from semel.stores import open_backend
 from semel.stores.base import Backend, BackendWrapper
 from semel.worker.deliveries import Deliveries
@@ -82,6 +83,19 @@ def test_stopped_it_finishes_what_is_under_way_and_takes_nothing_more(
     assert works.keys(Shelf.DELIVERED) == ["first"]
     assert [(each.key, each.tries) for each in works.shelf(Shelf.WAITING)] == [("second", 0)]
     assert said(worker, "end") == [{"event": "end", "whole": True}]
+
+
+def test_a_worker_is_seen_while_it_runs_and_not_missed_when_it_ends(works: Works) -> None:
+    def seen() -> tuple[WorkerSeen, ...]:
+        return works.backend.blocking().perform(ListWorkers(9)).workers
+
+    worker = works.worker()
+    works.until(seen)
+    (found,) = seen()
+    assert (found.worker.role, found.worker.does) == ("worker", "deliver")
+    assert found.until > found.seen_at
+    assert ended(worker) == 0
+    assert seen() == ()
 
 
 def test_what_does_not_end_in_time_is_given_back_at_once(works: Works) -> None:

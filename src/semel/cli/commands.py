@@ -22,6 +22,7 @@ from semel.cli.console import console, users
 from semel.cli.doctor import doctor
 from semel.cli.keys import keys
 from semel.cli.ledger import ledger
+from semel.cli.notables import notables
 from semel.cli.outbox import dlq, outbox
 from semel.cli.routes import routes
 from semel.cli.shadow import shadow
@@ -217,6 +218,6 @@ def _act(entry: AuditEntry) -> tuple[str, ...]:
 
 for each in (
     *(check, console, users, doctor, routes, keys, unknown, dlq, outbox, ledger, shadow),
-    *(sql, stats),
+    *(notables, sql, stats),
 ):
     semel.add_command(each)

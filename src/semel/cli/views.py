@@ -5,6 +5,7 @@ A key is masked everywhere: with the real one, requests could be sent.
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Iterator
 from enum import Enum
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from semel.cli.output import moment, print_json, say
 from semel.core.operations.audit import AuditEntry
+from semel.core.operations.notables import NotableEntry
 from semel.core.operations.outbox import Shelf
 from semel.core.operations.requests import Recalled
 from semel.core.records import Case, Effect, Glimpse, Origin, Record
@@ -86,6 +88,12 @@ def audit_document(entry: AuditEntry) -> dict[str, Any]:
     """What an operator did."""
     who_and_why = _shown(entry, "at", "verb", "by", "reason")
     return who_and_why | _shown(entry, "identity", "subject", "before", "after")
+
+
+def notable_document(entry: NotableEntry) -> dict[str, Any]:
+    """What was seen of requests or webhooks."""
+    where = _shown(entry, "at", "kind", "application", "route", "tenant", "identity", "count")
+    return where | {"detail": json.loads(entry.detail), "place": entry.place}
 
 
 def _shown(thing: object, *names: str) -> dict[str, Any]:

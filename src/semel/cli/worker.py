@@ -18,6 +18,7 @@ from semel.core.frozen import frozen
 from semel.errors import ConfigurationError, SemelError
 from semel.guard import Guard
 from semel.worker.deliveries import Deliveries
+from semel.worker.heartbeat import HeartbeatLoop
 from semel.worker.maintenance import Maintenance
 from semel.worker.reconciler import Reconciler
 from semel.worker.stored_runs import StoredRuns
@@ -107,8 +108,9 @@ async def _work(
     options: WorkerOptions,
     log: WorkerLog,
 ) -> int:
+    beats = () if options.once else (_heartbeat(guard, loops, options),)
     worker = Worker(
-        loops,
+        (*loops, *beats),
         listener=listener,
         poll=timedelta(seconds=options.poll),
         drain=timedelta(seconds=options.drain),
@@ -131,6 +133,12 @@ async def _work(
     backstop.daemon = True
     backstop.start()
     return code
+
+
+def _heartbeat(
+    guard: Guard, loops: Sequence[tuple[str, Loop]], options: WorkerOptions
+) -> tuple[str, Loop]:
+    return "heartbeat", HeartbeatLoop(guard, [name for name, _ in loops], options.poll)
 
 
 async def _once(worker: Worker, log: WorkerLog) -> bool:

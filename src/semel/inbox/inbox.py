@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from semel.core.flow import Flow
 from semel.core.frozen import frozen
+from semel.core.operations.notables import NotableKind
 from semel.core.policy import exempt
 from semel.core.records import Case, Header, HeaderView, Response
 from semel.core.unknown import settlement, webhook
@@ -188,10 +189,36 @@ class Inbox:
         except StoreError as error:
             self._guard.events.emit("store.error", error=error, during="inbox", operation="take_in")
             return self._respond(503, "store unavailable", NONE, retry_after=_RETRY)
+        response = self._answer(came)
+        self._note(event.id, came, json.loads(response.body)["status"])
+        return response
+
+    def _note(self, event: str, came: webhook.Reception, status: str) -> None:
+        """Have it remembered for operators what was said of a record, and what came of that."""
+        notables = self._guard.runtime.notables
+        if notables is None or isinstance(came, webhook.AlreadyTaken):
+            return
+        detail: dict[str, object] = {"source": self._source, "event": event, "came": status}
+        where: dict[str, Any] = {}
+        match came:
+            case webhook.Taken(case, evidence, settled):
+                detail |= webhook.summary(evidence)
+                detail["applied"] = isinstance(settled, settlement.Settled)
+                where = {"identity": case.record.identity, "tenant": case.origin.tenant}
+                where["route"] = "" if case.terms is None else case.terms.route
+            case webhook.Ignored(reason, identity, evidence):
+                detail |= {} if evidence is None else webhook.summary(evidence)
+                detail |= {"applied": False, "why": reason}
+                where = {"identity": identity}
+            case webhook.Unread(error):
+                detail |= {"applied": False, "why": type(error).__name__}
+        notables.note(NotableKind.WEBHOOK, **where, detail=detail)
+
+    def _answer(self, came: webhook.Reception) -> Response:
         match came:
             case webhook.AlreadyTaken():
                 return self._respond(200, "known", NONE)
-            case webhook.Ignored(reason):
+            case webhook.Ignored(reason=reason):
                 return self._respond(200, "ignored", INFO, reason)
             case webhook.Unread(cause):
                 return self._respond(500, "not read", ERROR, "it was not read", error=cause)

@@ -243,10 +243,21 @@ class Operator:
                     break
                 if progress is not None:
                     progress(done)
+        self._erase_notables(tenant)
         self._runner.run(maintenance.end(tenant, said, done))
         self._emit("erased a tenant", by, reason, None)
         self.wait_out()
         return replace(done, after=None)
+
+    def _erase_notables(self, tenant: str) -> None:
+        """What processes have noted and not written yet, they may still write within a minute."""
+        recorder = self._guard.runtime.notables
+        if recorder is not None:
+            recorder.forget(tenant)
+        while True:
+            op = ops.EraseNotables(tenant, ERASED_PAGE, self._guard.name)
+            if self._ask(op).count < ERASED_PAGE:
+                return
 
     def rotate(
         self, *, by: str, reason: str, progress: Callable[[Rotation], None] | None = None
@@ -291,6 +302,33 @@ class Operator:
     def doubt_of(self, case: Case, now: Micros) -> Doubt:
         """Who can be asked about a record; `UnknownRoute` where this process cannot know."""
         return doubt_of(self._guard, self._routes, case, now)
+
+    def notables(
+        self,
+        *,
+        kinds: tuple[str, ...] = (),
+        identity: Identity | None = None,
+        route: str | None = None,
+        since: Micros | None = None,
+        before: str | None = None,
+    ) -> Iterator[ops.NotableEntry]:
+        """What is worth a look, newest first; ``since`` is a time of the store's.
+
+        ``before``: go on from this place.
+        """
+        while True:
+            page = self._ask(ops.BrowseNotables(_PAGE, before, kinds, identity, route))
+            for entry in page.entries:
+                if since is not None and entry.at < since:
+                    return
+                yield entry
+            before = page.until
+            if before is None:
+                return
+
+    def workers(self) -> ops.WorkersSeen:
+        """Who looks after the records, and when they were last seen; the last seen first."""
+        return self._ask(ops.ListWorkers(_PAGE))
 
     def now(self) -> Micros:
         """The time, by the store's clock."""

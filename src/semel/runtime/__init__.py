@@ -10,6 +10,7 @@ transactions      operations of an exchange that has a transaction open
 replay_cache      answers repeated for a while without asking the store
 breaker           refuses at once while the store is out; does the store answer
 pools             how many connections the store has open, for metrics
+notables          what is decided about requests and worth a look later
 shadow            what is counted of routes in shadow
 limits            how much a tenant may ask for; asked, with the breaker, before the store is
 events            what is told to subscribers, and the catalogue of its kinds

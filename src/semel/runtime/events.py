@@ -367,6 +367,12 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
         "%(why)s",
         "An outcome could not be recorded although it was tried again and again.",
     ),
+    "notables.dropped": EventKind(
+        ("count",),
+        WARNING,
+        "notables were not written: %(count)s",
+        "Notables found no room, or the store did not take them.",
+    ),
     # ── the store ────────────────────────────────────────────────────────────────────────────────
     "store.error": EventKind(
         ("during", "operation"),

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
+from semel.core.exchange.answers import Outcome
 from semel.core.exchange.settings_changed import announce, enrol
 from semel.core.flow import Flow
 from semel.core.policy import Policy, RoutePlan
@@ -27,6 +28,7 @@ from semel.runtime.breaker import Breaker
 from semel.runtime.events import Events
 from semel.runtime.leases import Keeper
 from semel.runtime.limits import Limiter, Limits
+from semel.runtime.notables import NotableRecorder
 from semel.runtime.replay_cache import ReplayCache
 from semel.stores.base import Backend
 
@@ -34,6 +36,24 @@ if TYPE_CHECKING:
     import asyncio
 
     from semel.runtime.shadow import ShadowCounts
+
+FAILED: Final = frozenset((Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE))
+_NOTED: Final = frozenset(
+    (
+        *(Outcome.IN_FLIGHT, Outcome.MISMATCH, Outcome.UNKNOWN, Outcome.EXPIRED),
+        *(Outcome.RECEIPT, Outcome.THROTTLED),
+    )
+)
+
+
+def told_outcomes(notables: NotableRecorder | None) -> frozenset[Outcome]:
+    """The outcomes of requests that are told even where nobody listens to events."""
+    if notables is None:
+        return FAILED
+    if not notables.replays:
+        return FAILED | _NOTED
+    return FAILED | _NOTED | {Outcome.REPLAYED}
+
 
 MAX_PLANS: Final = 1024
 """Routes that are remembered. An application has a few; names made for every call are no end."""
@@ -57,6 +77,7 @@ class Runtime:
     - the breaker: closed. The child finds out by itself whether the store answers;
     - the limiter: no tenant has asked for anything, and its keys are not counted yet;
     - the replay cache and the keys seen: empty. It asks the store more often for a while;
+    - notables: none. What the parent noted, it writes itself;
     - running tasks: none. Those of the parent belong to the parent's event loop;
     - plans: none. Each route's settings are compared with the store's once more;
     - maintenance and census: not begun. Its first keyed request starts their threads.
@@ -74,6 +95,8 @@ class Runtime:
         limits: Limits | None,
         replay_cache: timedelta | None,
         background: Callable[[Runtime], Iterable[Background]],
+        notables: timedelta | None = None,
+        note_replays: bool = False,
     ) -> None:
         self.backend = backend
         self.events = events
@@ -99,6 +122,11 @@ class Runtime:
         self._threads: list[Background] = []
         self._unbegun = [True]
         self._application = application
+        self._keeps_notables, self._note_replays = notables, note_replays
+        self.notables = self._recorder()
+        """Notes what is worth a look later; None: nobody wants that."""
+        self.told_outcomes = told_outcomes(self.notables)
+        """Outcomes that somebody wants to know of."""
         self._plans: dict[str, RoutePlan] = {}
         self._shadow: dict[str, ShadowCounts] = {}
         self._enrolled: set[tuple[str, TermsId]] = set()
@@ -130,9 +158,19 @@ class Runtime:
                 mine.start()
         return counts
 
+    def _recorder(self) -> NotableRecorder | None:
+        keep = self._keeps_notables
+        if keep is None:
+            return None
+        given = self.backend, self.events, self._application, keep
+        return NotableRecorder(*given, replays=self._note_replays)
+
     def close(self) -> None:
         """Finish what is under way in the background. The next request would begin again."""
         self._shadow = {}
+        if (notables := self.notables) is not None:
+            self.notables = self._recorder()
+            notables.stop()
         while self._threads:
             self._threads.pop().stop()
         keeper = self.keeper

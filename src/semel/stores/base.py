@@ -96,6 +96,8 @@ class Capabilities:
     """It keeps effects (`core.operations.outbox`)."""
     one_writer: bool = False
     """While one transaction writes, all others wait."""
+    threads: bool = True
+    """Threads of semel's own may use it. Within Django's tests only the test's own thread may."""
 
 
 @frozen

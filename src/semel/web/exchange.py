@@ -163,10 +163,12 @@ class WebExchange(Exchange):
             runtime.keeper.hold(lease)
         if policy.personal_data == "warn" and looks_like_personal_data(key):
             runtime.events.emit("key.suspicious", route=plan.label, key=mask(key))
+            request_events.note_key(self, {"why": "personal data"})
         if len(key) < STRONG_KEY_LENGTH:
             # Counted every time, and logged the first time: a client is not changed in a day.
             level, plan.met_short_key = NONE if plan.met_short_key else WARNING, True
             runtime.events.emit("key.short", level=level, route=plan.label, length=len(key))
+            request_events.note_key(self, {"why": "short", "length": len(key)})
         return True
 
     def transaction(self) -> Any:
@@ -234,7 +236,7 @@ class WebExchange(Exchange):
         if self.worker is not None:
             self.worker.answer = answer
         quiet = self.account is None and answer.error is None and not answer.zombie
-        if at_once or not quiet or answer.outcome in request_events.FAILED:
+        if at_once or not quiet or answer.outcome in self.runtime.told_outcomes:
             request_events.tell(self, answer, at_once)
 
 

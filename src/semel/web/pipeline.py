@@ -128,7 +128,7 @@ class Pipeline:
         return self._turned_away(Refusal(response), ex)
 
     def _turned_away(self, refused: Refusal, ex: WebExchange) -> Response:
-        tell_refusal(self.guard.events, refused, ex.policy, ex.request.method, ex.plan.label)
+        tell_refusal(ex.runtime, refused, ex.policy, ex.request.method, ex.plan.label)
         return ex.in_its_shape(refused.response)
 
     def covers(self, ex: WebExchange, mark: object) -> bool:
@@ -197,7 +197,7 @@ class Pipeline:
     ) -> Flow[Response]:
         guard, identity = self.guard, _identity(name)
         if isinstance(who, Refusal):
-            tell_refusal(guard.events, who, guard.policy, request.method, guard.status + "/")
+            tell_refusal(guard.runtime, who, guard.policy, request.method, guard.status + "/")
             answer: Response = who.response
         elif identity is None:
             answer = refuse("no-such-operation")

@@ -7,12 +7,15 @@ is none, and an exchange is told of only where something is wrong.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.core import operations as ops
 from semel.core.exchange.admit import Refusal
 from semel.core.exchange.answers import Answer, Outcome
+from semel.core.exchange.problems import problem_code
 from semel.core.exchange.settle import KeepFailed, NeverAwaited
+from semel.core.operations.notables import NotableKind
 from semel.core.policy import Policy
 from semel.core.records import State
 from semel.core.request.keys import mask
@@ -20,13 +23,14 @@ from semel.core.unknown.settlement import ONCE
 from semel.errors import OperationChanged, StoreError
 from semel.log import log
 from semel.runtime.events import DEBUG, ERROR, NONE, Events, short
+from semel.runtime.runtime import FAILED
 
 if TYPE_CHECKING:
+    from semel.runtime.notables import NotableRecorder
+    from semel.runtime.runtime import Runtime
     from semel.web.exchange import WebExchange
 
 _clock: Final = time.perf_counter
-
-FAILED: Final = frozenset((Outcome.STORE_ERROR, Outcome.MISCONFIGURED, Outcome.NOT_DURABLE))
 
 _RAN: Final = frozenset(
     (Outcome.EXECUTED, Outcome.ACCEPTED, Outcome.RELEASED, Outcome.SUSPENDED, Outcome.NOT_DURABLE)
@@ -115,6 +119,8 @@ def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
         if tell_shadow(ex):
             return
     events, outcome, account = ex.runtime.events, answer.outcome, ex.account
+    if ex.runtime.notables is not None:
+        _note(ex.runtime.notables, ex, answer)
     level = _level(answer, at_once)
     if not (events.heard or level or answer.zombie):
         return
@@ -150,6 +156,47 @@ def tell(ex: WebExchange, answer: Answer, at_once: bool = False) -> None:
         events.emit("doubt", count=1, why="suspended")
 
 
+# --- notables: what an operator wants to see later, and no record keeps
+
+_NOTABLE: Final = {
+    Outcome.MISMATCH: NotableKind.MISMATCH,
+    Outcome.IN_FLIGHT: NotableKind.CONFLICT,
+    Outcome.UNKNOWN: NotableKind.CONFLICT,
+    Outcome.REPLAYED: NotableKind.REPLAY,
+    **dict.fromkeys((Outcome.EXPIRED, Outcome.RECEIPT, Outcome.THROTTLED), NotableKind.REFUSAL),
+    **dict.fromkeys(FAILED, NotableKind.REFUSAL),
+}
+_MOST_FIELDS: Final = 20
+
+
+def _note(notables: NotableRecorder, ex: WebExchange, answer: Answer) -> None:
+    """Note what a request came to, if it is worth a look: codes and names of fields, no values."""
+    outcome, response = answer.outcome, answer.response
+    where: Any = {"route": ex.plan.label, "tenant": getattr(ex, "tenant", "")}
+    where["identity"] = getattr(ex, "identity", None)  # none, where it could not be made
+    if answer.zombie:
+        detail: dict[str, object] = {"outcome": outcome.value}
+        notables.note(NotableKind.LOST_FENCE, **where, detail=detail)
+    kind = _NOTABLE.get(outcome)
+    if kind is None or answer.zombie or (kind is NotableKind.REPLAY and not notables.replays):
+        return
+    detail = {} if response is None else {"code": problem_code(response), "status": response.status}
+    if kind is NotableKind.MISMATCH and (differing := getattr(ex, "differing", None)) is not None:
+        detail |= {"fields": list(differing.named[:_MOST_FIELDS]), "missing": differing.missing}
+    if kind is NotableKind.REPLAY:
+        detail = {}
+    if outcome is Outcome.STORE_ERROR:  # very many, and none of them says more than the others
+        where = {"route": ex.plan.label}
+    notables.note(kind, **where, detail=detail)
+
+
+def note_key(ex: WebExchange, detail: Mapping[str, object]) -> None:
+    """Note that a key looks suspicious. No identity: a client that makes such keys makes many."""
+    if (notables := ex.runtime.notables) is not None:
+        kind = NotableKind.SUSPICIOUS_KEY
+        notables.note(kind, route=ex.plan.label, tenant=ex.tenant, detail=detail)
+
+
 def _reserved(ex: WebExchange, outcome: Outcome) -> str | None:
     """What came of the try to reserve the key; a worker's was reserved before."""
     if ex.worker is not None:
@@ -174,9 +221,14 @@ _noted: set[type[Exception]] = set()
 """What ``tenant=`` or ``session=`` has raised for callers who are not authenticated."""
 
 
-def tell_refusal(events: Events, refused: Refusal, policy: Policy, method: str, label: str) -> None:
+def tell_refusal(
+    runtime: Runtime, refused: Refusal, policy: Policy, method: str, label: str
+) -> None:
     """A request was turned away at the door; loud where that is the operator's own code."""
-    error = refused.error
+    events, error = runtime.events, refused.error
+    if runtime.notables is not None:
+        detail = {"code": refused.response.problem.code, "status": refused.response.status}
+        runtime.notables.note(NotableKind.REFUSAL, route=label, detail=detail)
     if not events.heard and error is None:
         return
     code = refused.response.problem.code

@@ -5,6 +5,7 @@ deliveries    the outbox's loop: leases effects, calls their deliverers, records
 stored_runs   runs deferred requests and abandoned operations through the application
 reconciler    asks probes about unknown outcomes
 maintenance   lapses leases, expires records; as a loop, or embedded. Counts keys of tenants
+heartbeat     says that a worker is there, for operators
 wake_up       listeners that wake a worker when the store has something new
 
 **Loops.** A loop has `run_once()`: it does what is due and returns a `Round`, which says how much

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -35,6 +36,7 @@ from semel.runtime.flow_runner import FlowRunner
 from semel.runtime.leases import new_fence
 from semel.runtime.limits import Limiter
 from semel.runtime.pools import report_pools
+from semel.worker.heartbeat import EMBEDDED, Heartbeat
 from semel.worker.worker import Round, counts_note
 
 if TYPE_CHECKING:
@@ -218,11 +220,23 @@ class EmbeddedMaintenance(_ThreadLoop):
         super().__init__(guard, interval)
         self._maintenance = Maintenance(guard, interval=interval)
         self._fence = new_fence()
+        self._heartbeat: Heartbeat | None = None
         self.leading = False
         """Whether this process did the last round."""
 
+    def _beat(self) -> None:
+        """Say that this process is there. What fails is told by the round itself."""
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(self._guard, EMBEDDED, ("maintain",), self._interval)
+        with suppress(StoreError):
+            beat = self._heartbeat.beat(leading=self.leading)
+            self._guard.backend.blocking().perform(beat)
+
     def _end(self) -> None:
-        """Let another process lead."""
+        """Say goodbye, and let another process lead."""
+        if self._heartbeat is not None:
+            with suppress(StoreError):
+                self._guard.backend.blocking().perform(self._heartbeat.end())
         if not self.leading:
             return
         self._tell_leading(False)
@@ -237,6 +251,7 @@ class EmbeddedMaintenance(_ThreadLoop):
         led = self._guard.backend.blocking().perform(ops.Lead(LEADER, self._fence, lease))
         if led.leading != self.leading:
             self._tell_leading(led.leading)
+        self._beat()
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))
@@ -248,6 +263,7 @@ class EmbeddedMaintenance(_ThreadLoop):
 
     def _begin(self) -> float:
         self._fence, self.leading = new_fence(), False  # a forked child is not its parent
+        self._heartbeat = None
         return self._interval * (1 - jitter())  # many processes start together
 
     def _round(self) -> float:

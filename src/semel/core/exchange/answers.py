@@ -231,7 +231,7 @@ def _retired(ex: Exchange, record: Record) -> Answer | None:
 
 
 def mismatch(ex: Exchange, record: Record) -> Answer:
-    differing = ex.prints.differing(record)
+    differing = ex.differing = ex.prints.differing(record)
     extra: dict[str, object] = {}
     if differing.named:
         extra["differing_fields"] = list(differing.named)

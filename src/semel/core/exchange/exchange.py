@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from semel.core.exchange.answers import Answer
     from semel.core.policy import Policy, RoutePlan
     from semel.core.records import Case, Fence, Identity, Request, Response
-    from semel.core.request.comparison import Prints
+    from semel.core.request.comparison import FieldDifference, Prints
     from semel.core.stored.requests import StoredRequest
 
 
@@ -34,7 +34,7 @@ class Exchange:
         *("fence", "found", "fresh_until", "identity", "key", "older", "plan", "policy", "prints"),
         *("request", "sent", "session", "tenant"),
         *("_origin", "can_ask", "seen_before", "status_at", "stored", "worker"),
-        *("journal", "seen", "shadow"),
+        *("differing", "journal", "seen", "shadow"),
     )
 
     identity: Identity
@@ -55,6 +55,8 @@ class Exchange:
     """There is somebody to ask what became of a run whose outcome is unknown."""
     shadow: ShadowRun
     """Only of a request that is watched in shadow."""
+    differing: FieldDifference
+    """Only of one that is not the request its key was used for: in which fields."""
 
     def __init__(self, plan: RoutePlan, request: Request) -> None:
         self.plan = plan

@@ -172,6 +172,14 @@ def said_by_semel(problem: Problem) -> Headers:
     return _NO_STORE, (b"retry-after", b"%d" % problem.retry_after)
 
 
+def problem_code(response: Response) -> str | None:
+    """The code of a refusal, in whatever shape it is; None of another response."""
+    if isinstance(response, ProblemResponse):
+        return response.problem.code
+    told = dict(response.headers).get(PROBLEM_HEADER)
+    return None if told is None else told.partition(b";")[0].decode("ascii", "replace")
+
+
 _NO_STORE: Final = (b"cache-control", b"no-store")
 PROBLEM_HEADER: Final = b"idempotency-problem"
 """Tells the code and whether a retry helps where the body is in another shape."""

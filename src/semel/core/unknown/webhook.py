@@ -7,7 +7,7 @@ may die, and the provider, not having been thanked, sends the event again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
@@ -27,6 +27,9 @@ from semel.core.unknown.settlement import (
     settle,
 )
 
+LONGEST: Final = 200
+"""Characters of what a provider says that are told on."""
+
 
 @frozen
 class Notice:
@@ -44,9 +47,14 @@ class AlreadyTaken:
 
 @frozen
 class Ignored:
-    """It is about nothing of ours."""
+    """It is about nothing of ours.
+
+    ``identity`` and ``evidence``: what it said, where it may be about a record that is yet to come.
+    """
 
     reason: str
+    identity: Identity | None = None
+    evidence: Evidence | None = None
 
 
 @frozen
@@ -54,6 +62,18 @@ class Unread:
     """The application could not read it; the provider should send it again."""
 
     error: BaseException
+
+
+def summary(evidence: Evidence) -> dict[str, object]:
+    """What evidence says, for people: no result, which may hold anything."""
+    match evidence:
+        case Happened(_, provider_id):
+            said: dict[str, object] = {"says": "happened"}
+            return said if provider_id is None else {**said, "provider_id": provider_id[:LONGEST]}
+        case Absent(final):
+            return {"says": "absent", "final": final}
+        case CannotTell(reason):
+            return {"says": "cannot tell", "reason": reason[:LONGEST]}
 
 
 @frozen
@@ -92,7 +112,8 @@ def take_in(
         return Unread(error)
     found = yield from ask(Recall(identity))
     if isinstance(found, NoRecord):
-        return (yield from _ignore(notice, "there is no such record"))
+        reason = "there is no such record"
+        return (yield from _ignore(notice, reason, identity, evidence))
     case = found.case
     if case.terms is not None and case.terms.application != application:
         return (yield from _ignore(notice, "it is about a record of another application"))
@@ -134,6 +155,11 @@ def witnessed(said: Any) -> tuple[Identity, Evidence, str | None]:
     return Identity(identity), evidence, name
 
 
-def _ignore(notice: Notice, reason: str) -> Flow[Ignored]:
+def _ignore(
+    notice: Notice,
+    reason: str,
+    identity: Identity | None = None,
+    evidence: Evidence | None = None,
+) -> Flow[Ignored]:
     yield from ask(NoteEvent(notice.source, notice.event, notice.keep))
-    return Ignored(reason)
+    return Ignored(reason, identity, evidence)

@@ -189,7 +189,7 @@ class SemelMiddleware:
         if refused is not None and not bound.shadow:
             label, events = routes.label_of(method, match), self.guard.events
             if isinstance(refused, ProblemResponse):
-                tell_refusal(events, Refusal(refused), policy, method, label)
+                tell_refusal(self.guard.runtime, Refusal(refused), policy, method, label)
             plan = self.guard.runtime.plan(label, bound)
             return _response(shaped(plan, refused, http.view_request(request).request, events))
         databases: set[str] = getattr(view, "_non_atomic_requests", set())

@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.db import utils as django_errors
 
+from semel.core.frozen import replace
 from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SchemaError, SemelError
@@ -83,7 +84,8 @@ class DjangoBackend(base.PrintableBackend):
 
     @property
     def capabilities(self) -> base.Capabilities:
-        return _CAPABILITIES[engine_of(self._alias)]
+        able = _CAPABILITIES[engine_of(self._alias)]
+        return replace(able, threads=False) if self._private else able
 
     @property
     def _engine(self) -> DjangoEngine:

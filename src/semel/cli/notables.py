@@ -1,0 +1,77 @@
+"""``semel notables``: what was seen of requests and webhooks, and no record keeps."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import Any
+
+import click
+
+from semel.cli import output, targets
+from semel.cli.targets import Since, Target
+from semel.cli.views import notable_document
+from semel.core.operations.notables import NotableEntry, NotableKind
+from semel.runtime.events import short
+
+
+@click.group()
+def notables() -> None:
+    """What was seen of requests and webhooks: mismatches, conflicts, refusals …"""
+
+
+@notables.command("list")
+@output.listed
+@targets.on_a_guard
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([kind.value for kind in NotableKind]),
+    help="Only this; may be given several times.",
+)
+@click.option("--identity", help="Only about this record; the whole identity, if it is gone.")
+@click.option("--route", help="Only of this route, say 'POST /payments'.")
+@targets.since
+@targets.paged_by_time(100)
+@output.as_json
+def list_notables(
+    target: Target,
+    kinds: tuple[str, ...],
+    identity: str | None,
+    route: str | None,
+    since: Since | None,
+    limit: int,
+    after: str | None,
+    as_json: bool,
+) -> None:
+    """List notables, newest first. They are forgotten after a week, or as notables= says."""
+    opened = target.operator()
+    which = None if identity is None else targets.identity_of(opened, identity)
+    then = None if since is None else since.moment(opened.now())
+    found = opened.notables(kinds=kinds, identity=which, route=route, since=then, before=after)
+    entries = list(islice(found, limit))
+    place = None if next(found, None) is None else entries[-1].place
+    if as_json:
+        documents = [notable_document(entry) for entry in entries]
+        return output.print_json({"notables": documents, "after": place})
+    head = ("AT", "KIND", "ROUTE", "TENANT", "RECORD", "COUNT", "DETAIL")
+    output.say_table(head, map(_line, entries), "nothing was noted")
+    return output.say_more("", place)
+
+
+def _line(entry: NotableEntry) -> tuple[output.Piece, ...]:
+    which = "-" if entry.identity is None else short(entry.identity)
+    where = (entry.route or "-", entry.tenant or "-", which)
+    at, detail = output.moment(entry.at) or "-", _words(entry.detail)
+    return (at, entry.kind, *where, str(entry.count), detail)
+
+
+def _words(detail: str) -> str:
+    said: Any = json.loads(detail)
+    return ", ".join(f"{name}: {_word(held)}" for name, held in said.items()) or "-"
+
+
+def _word(held: Any) -> str:
+    several: list[Any] = held if isinstance(held, list) else [held]  # pyright: ignore[reportUnknownVariableType]
+    return ", ".join(map(str, several))
