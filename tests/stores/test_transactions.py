@@ -32,7 +32,7 @@ from semel.errors import (
     StoreUnavailable,
 )
 from semel.stores.base import AsyncTransaction, Backend, Transaction, Transactional
-from semel.stores.mysql import MysqlBackend
+from semel.stores.mysql import MysqlBackend, protocol
 from semel.stores.mysql import transaction as maria_steps
 from semel.stores.mysql.handler_connections import AsyncMysqlHandlerConnection
 from semel.stores.mysql.settings import parse
@@ -1692,6 +1692,50 @@ def test_a_handler_leaves_a_clean_session(maria: World) -> None:
     clean.execute("INSERT INTO orders VALUES (5)")
     clean.commit()
     assert maria.orders() == [5]
+
+
+def test_a_role_that_a_handler_took_is_not_the_next_one_s(maria: World) -> None:
+    """The server's reset of a session leaves it."""
+    with closing(maria.outside()) as outside:
+        executed(outside, "CREATE ROLE IF NOT EXISTS cashier")
+        executed(outside, "GRANT cashier TO CURRENT_USER()")
+    backend = maria.open(pool_size=1)
+    act = maria.begin(None, backend)
+    act.execute("SET ROLE cashier")
+    assert act.execute("SELECT CURRENT_ROLE()") == [("cashier",)]
+    act.roll_back()
+    for _ in range(2):
+        act = maria.begin(None, backend)
+        assert act.execute("SELECT CURRENT_ROLE()") == [(None,)]
+        act.roll_back()
+
+
+@pytest.mark.parametrize(
+    "setting", ["timestamp = 1", "sql_select_limit = 0", "time_zone = '+9:00'"]
+)
+def test_what_a_handler_sets_does_not_change_semel_s_own_statements(
+    maria: World, setting: str
+) -> None:
+    """A record by another clock would be forgotten at once, and its key be free."""
+    act, op = maria.begun()
+    act.execute(f"SET {setting}")
+    written = act.perform(complete(op))
+    assert isinstance(written, Applied)
+    act.commit()
+    found = maria.backend.blocking().perform(Read(op.identity))
+    assert isinstance(found, Found)
+    assert found.record.expires_at == written.expires_at
+    assert not found.record.forgettable(found.now)
+    assert (written.expires_at or 0) > found.now
+
+
+def test_a_server_whose_clock_nobody_may_set_is_not_asked_to(maria: World) -> None:
+    asked = protocol.handshake(parse(maria.url, {}), warn=False)
+    next(asked)
+    seen = ["10.11.1-MariaDB", 0, 1, 0, 1, "ROW", 2**26, None]
+    with pytest.raises(StopIteration) as found:
+        asked.send([(["name", "value"], [("secure_timestamp", "YES")]), (["seen"], [seen])])
+    assert "timestamp" not in found.value.value.clock
 
 
 def test_a_handler_s_text_is_one_statement(maria: World) -> None:

@@ -62,10 +62,12 @@ LARGEST: Final = 16 * 1024 * 1024
 """The default limit of a policy for an answer."""
 
 
-def exchange(statement: Statement, *, separately: bool = False, within: bool = False) -> Exchange:
+def exchange(
+    statement: Statement, *, separately: bool = False, within: bool = False, first: str = ""
+) -> Exchange:
     """One statement of a plan, as one step. ``separately``: see `ServerProfile`. ``within``: in a
-    transaction that is open, and stays so."""
-    begin, commit = ("", "") if within else (BEGIN, COMMIT)
+    transaction that is open, and stays so. ``first``: what is sent there before it."""
+    begin, commit = (first, "") if within else (BEGIN, COMMIT)
     parts = dialect(DIALECT).queries[statement.name].parts
     params = dict(statement.params)
     if isinstance(wanted := params.get("names"), str):  # of {among}: JSON, listed here
@@ -75,9 +77,9 @@ def exchange(statement: Statement, *, separately: bool = False, within: bool = F
             return (yield from _without_waiting(parts, params))
         send = partial(_send_parts, params=params, separately=separately)
         if within and statement.name in INSERTS:
-            return (yield from send(parts, "", ""))
+            return (yield from send(parts, first, ""))
         if len(parts) == 1 or statement.name in INSERTS:
-            return rows_of((yield packet(parts, params, "", "")))
+            return rows_of((yield packet(parts, params, first, "")))
         if ":picked" not in parts[-1]:
             return (yield from send(parts, begin, commit))
         # The first part locks rows and returns their keys, which the other parts use.
@@ -181,6 +183,10 @@ class ServerProfile(NamedTuple):
     """Each statement of a transaction has its own packet. A Galera node that undoes a transaction
     between two statements, because another node was first, reports it with the next *packet*: the
     rest of this one goes on as if nothing had happened, and its COMMIT is acknowledged."""
+    role: str = "NONE"
+    """Of the session, as SET ROLE takes it."""
+    clock: str = "SET sql_select_limit = DEFAULT, timestamp = DEFAULT"
+    """Undoes what a handler may have set and what changes the answers to semel's statements."""
 
 
 def handshake(
@@ -200,15 +206,16 @@ def handshake(
             # MySQL knows no less than a second.
             f"SET @semel_patience = {patience}, "
             "@semel_hurry = IF(LOWER(@@version) LIKE '%mariadb%', 0, 1)",
-            "SHOW GLOBAL VARIABLES LIKE 'wsrep_on'",
-            f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _SEEN)}",
+            "SHOW GLOBAL VARIABLES WHERE variable_name IN ('wsrep_on', 'secure_timestamp')",
+            f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in _SEEN)}, CURRENT_ROLE()",
         )
     )
-    of_cluster = bool(rows_of(results[:1])) and _on(rows_of(results[:1])[0][1])
+    of_some: dict[str, Any] = {str(name): value for name, value in rows_of(results[:1])}
+    of_cluster = _on(of_some.get("wsrep_on", "OFF"))
     if of_cluster:
         yield CATCH_UP
     rows = rows_of(results)
-    seen: dict[str, Any] = dict(zip(_SEEN, rows[0], strict=True))
+    seen: dict[str, Any] = dict(zip((*_SEEN, "role"), rows[0], strict=True))
     _check_version(str(seen["version"]))
     if _on(seen["read_only"]):
         raise MysqlFault("this server is read-only, semel needs the primary")
@@ -222,7 +229,13 @@ def handshake(
             max_packet,
             (max_packet - 64 * 1024) * 3 // 4,
         )
-    return ServerProfile(max_packet, monotonic() + CHECK_AGAIN, separately=of_cluster)
+    profile = ServerProfile(max_packet, monotonic() + CHECK_AGAIN, separately=of_cluster)
+    role = seen["role"] or "NONE"
+    if role != "NONE" and "mariadb" in str(seen["version"]).lower():
+        role = f"`{role.replace('`', '``')}`"  # MySQL quotes them by itself
+    if _on(of_some.get("secure_timestamp", "NO")):  # then nobody can have set it
+        return profile._replace(role=role, clock="SET sql_select_limit = DEFAULT")
+    return profile._replace(role=role)
 
 
 def _check_version(version: str) -> None:
@@ -273,4 +286,4 @@ def unsendable(text: str | bytes, max_packet: int, deadline: float) -> MysqlFaul
 
 
 def _on(value: object) -> bool:
-    return str(value).upper() not in ("0", "OFF", "NONE", "")
+    return str(value).upper() not in ("0", "OFF", "NO", "NONE", "")

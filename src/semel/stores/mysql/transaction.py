@@ -90,7 +90,11 @@ def begin(conn: MysqlConnection, identity: Identity | None, limit: float | None)
         yield COM_RESET_CONNECTION
         conn.soiled = conn.single = False
         yield f"USE `{conn.settings.database.replace('`', '``')}`"
+        role = conn.server.role
         conn.server = yield from protocol.handshake(conn.settings, warn=False)
+        if conn.server.role != role:  # a reset leaves what SET ROLE has set
+            yield f"SET ROLE {role}"
+            conn.server = conn.server._replace(role=role)
     elif monotonic() >= conn.server.check_at:
         conn.server = yield from protocol.handshake(conn.settings, warn=False)
     if conn.server.separately:
@@ -113,12 +117,14 @@ def begin(conn: MysqlConnection, identity: Identity | None, limit: float | None)
 def perform(conn: MysqlConnection, op: StoreOperation[Any]) -> Exchange:
     """The reply, as the only value of the only row. After an error nothing can be committed."""
     _demand_not_undone(conn)
+    first = conn.server.clock if conn.single else ""
     yield from _allow_many(conn)
     steps = plan(op)
     asked = next(steps)
     while True:
         try:
-            rows = yield from protocol.exchange(asked, within=True)
+            rows = yield from protocol.exchange(asked, within=True, first=first)
+            first = ""
         except MysqlFault as fault:
             fault.broken = True
             raise
