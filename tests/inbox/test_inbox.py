@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -9,8 +10,10 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -28,12 +31,14 @@ from semel.guard import Guard
 from semel.inbox.inbox import Inbox, ProviderEvent, Stamp
 from semel.outbox import signatures
 from semel.stores import open_backend
-from semel.stores.base import Backend
+from semel.stores.base import Backend, Transactional
+from tests.databases import WAITING_FOR_A_KEY, connect, executed
 from tests.inbox.served_inbox import SECRET, read
 from tests.scene import MINUTE, Scene
 from tests.servers import AppServer, gunicorn, uvicorn
 from tests.stores.harness import Harness
-from tests.waiting import PATIENCE, patient
+from tests.stores.together import claim
+from tests.waiting import PATIENCE, patient, until
 
 NOW = 1_700_000_000.0
 OLD_SECRET = "whsec_" + "b2xkLXNlY3JldC1vZi10aGUtYmFuay1hbmQtc2hvcA=="
@@ -507,3 +512,48 @@ def test_options_have_the_defaults_the_guide_names() -> None:
     assert (timedelta(minutes=5), timedelta(days=7)) == (signatures.TOLERANCE, KEEP)
     assert MAX_BODY == 1024 * 1024
     assert Guard("memory://", tenant=None).backend is not None
+
+
+# ── a record that nobody sees yet ─────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=["postgres_url", "mariadb_url"])
+def own_guard(request: pytest.FixtureRequest) -> Iterator[Guard]:
+    url = request.getfixturevalue(request.param)
+    open_backend(url).migrate()
+    guard = Guard(patient(url), tenant=None, maintenance=None)
+    yield guard
+    guard.close()
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_an_event_about_an_atomic_run_under_way_waits_for_its_end(
+    own_guard: Guard, awaited: bool
+) -> None:
+    """It would be ignored, and so be used up: the run may end in doubt."""
+    url, backend = own_guard.backend.url, cast("Transactional", own_guard.runtime.backend)
+    inbox = Inbox(own_guard, "bank", SECRET, read, clock=lambda: NOW)
+    op = claim()
+    running = backend.begin(op.identity)
+    assert running is not None
+    running.perform(op)
+
+    async def receive() -> Response:
+        answer = await inbox.areceive(*letter(voided(op.identity)))
+        await own_guard.aclose()
+        return answer
+
+    def receiving() -> Response:
+        if awaited:
+            return asyncio.run(receive())
+        return inbox.receive(*letter(voided(op.identity)))
+
+    with ThreadPoolExecutor(1) as threads, closing(connect(url)) as outside:
+        answer = threads.submit(receiving)
+        found = WAITING_FOR_A_KEY[url.partition(":")[0]]
+        until(lambda: answer.done() or executed(outside, found))
+        assert not answer.done()
+        running.perform(Suspend(op.identity, op.fence))
+        running.commit()
+        # It was read as evidence; a record that names no terms is settled by nobody.
+        assert said(answer.result(PATIENCE)) == (200, "noted")

@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import timedelta
@@ -26,10 +26,11 @@ from semel.core.records import Identity, OnLapse, State
 from semel.errors import ConfigurationError, StoreCorrupt, StoreUnavailable
 from semel.stores.base import Backend, Capabilities, Finding
 from semel.stores.redis import RedisBackend, connection, pool_async
-from semel.stores.redis.commands import script
+from semel.stores.redis.commands import Keys, script
 from semel.stores.redis.connection import PIPELINE_LIMIT
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import SINGLE_SERVER_TRIES
+from semel.stores.redis.pool_sync import RedisConnection, SyncBatch
 from semel.stores.redis.settings import OPTIONS, RedisSettings, parse
 from semel.testing.contract.records import (
     ORIGIN,
@@ -1075,3 +1076,35 @@ def test_many_records_are_listed_swept_and_reaped_in_bounded_rounds(
                 break
         assert gone == made
     assert [key.rpartition(b":")[0][-6:] for key in keys_of(valkey, prefix)] == [b":terms"]
+
+
+class Interrupting(threading.Event):
+    """An event whose waiter is interrupted, by a signal for example."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._meanwhile()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_waiting_thread_that_is_interrupted_leads_nobody(chosen: bool) -> None:
+    """Those behind it would wait for it until their time is up, and so would all after them."""
+    link = RedisConnection(parse("redis://127.0.0.1:1", {}), Keys("semel"), ("127.0.0.1", 1))
+    first, second = (SyncBatch([], monotonic() + PATIENCE) for _ in range(2))
+    link._led = True  # by a thread that is in the middle of it
+
+    def meanwhile() -> None:
+        link._queue.append(second)
+        if chosen:
+            link._pass_on()  # that thread is done
+
+    first.event = Interrupting(meanwhile)
+    with pytest.raises(KeyboardInterrupt):
+        link.send(first)
+    assert link._queue == [second]
+    assert (second.leads, second.event.is_set()) == (chosen, chosen)
+    assert link._led is True

@@ -22,6 +22,7 @@ from semel.core import operations as ops
 from semel.core.flow import Flow, Interrupted, arun, run
 from semel.core.frozen import is_async
 from semel.runtime.runtime import Owner
+from semel.runtime.transactions import transactional
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -76,6 +77,12 @@ class FlowRunner:
                     reply = ops.Did(call(self._patience, function, *arguments))
                 except Exception as error:
                     reply = ops.Raised(error)
+            case ops.Ascertain(identity):
+                backend = self._guard.runtime.backend
+                if backend.capabilities.transactions:
+                    reply = transactional(backend).ascertain(identity)
+                else:  # it has no transactions under way
+                    reply = backend.blocking().perform(ops.Read(identity))
             case ops.Pursue(write, claim, seen):
                 self._guard.runtime.keeper.pursue(write, claim, seen)
             case ops.PauseBetweenLooks(pause):
@@ -97,6 +104,12 @@ class FlowRunner:
                     reply = ops.Did(await acall(self._patience, function, *arguments))
                 except Exception as error:
                     reply = ops.Raised(error)
+            case ops.Ascertain(identity):
+                backend = self._guard.runtime.backend
+                if backend.capabilities.transactions:
+                    reply = await transactional(backend).aascertain(identity)
+                else:
+                    reply = await backend.awaited().perform(ops.Read(identity))
             case ops.PauseBetweenLooks(pause):
                 await asyncio.sleep(pause / 1_000_000)
             case _:

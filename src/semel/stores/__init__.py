@@ -43,6 +43,7 @@ Where things are::
     open_transactions    which keys have a transaction here, and what its handler may not do
     sqlalchemy_sessions  SQLAlchemy sessions inside such a transaction
     background           work that goes on when its caller is cancelled
+    token_functions      calls the functions that return passwords and tokens
     options              values of options in URLs, keywords, environment and file
 """
 

@@ -37,6 +37,8 @@ async def in_thread(function: Callable[[], R]) -> R:
         value: object
         try:
             value = function()
+        except StopIteration as error:  # a future refuses it
+            setter, value = answer.set_exception, RuntimeError(f"StopIteration: {error}")
         except BaseException as error:
             setter, value = answer.set_exception, error
         with suppress(RuntimeError):  # the loop is closed: nobody waits

@@ -11,9 +11,9 @@ from typing import Any, Final, TypeAlias
 
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
-from semel.core.operations.handler import Did, Do
+from semel.core.operations.handler import Ascertain, Did, Do
 from semel.core.operations.outbox import NoteEvent
-from semel.core.operations.requests import NoRecord, Recall
+from semel.core.operations.requests import Found, NoRecord, Recall
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.recovery import journal
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
@@ -111,6 +111,10 @@ def take_in(
     except (TypeError, ValueError) as error:
         return Unread(error)
     found = yield from ask(Recall(identity))
+    # Of an atomic run under way nobody sees the record: whoever holds its lock is waited for.
+    # Where that takes too long it is an error, and the provider sends the event again.
+    if isinstance(found, NoRecord) and isinstance((yield from ask(Ascertain(identity))), Found):
+        found = yield from ask(Recall(identity))
     if isinstance(found, NoRecord):
         reason = "there is no such record"
         return (yield from _ignore(notice, reason, identity, evidence))

@@ -7,20 +7,16 @@ server refuses a password, the function is called once more.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator
 from contextlib import contextmanager
-from inspect import isawaitable
 from typing import Any
 
 import psycopg
 
-from semel.core.frozen import is_async
-from semel.stores.background import in_thread
 from semel.stores.postgres.errors import not_connected
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.statements import StatementFault
+from semel.stores.token_functions import acalled, called
 
 
 class _Refused(Exception):
@@ -46,7 +42,7 @@ async def aconnect(settings: PostgresSettings, kind: Any, **options: Any) -> Any
 def _connect(settings: PostgresSettings, kind: Any, options: dict[str, Any], *, again: bool) -> Any:
     if settings.password is not None:
         with _asking():
-            options = {**options, "password": _text(_ask(settings.password))}
+            options = {**options, "password": _text(called(settings.password))}
     with _connecting(settings, options, again):
         return kind.connect(settings.conninfo, **options)
 
@@ -56,27 +52,9 @@ async def _aconnect(
 ) -> Any:
     if settings.password is not None:
         with _asking():
-            options = {**options, "password": _text(await _aask(settings.password))}
+            options = {**options, "password": _text(await acalled(settings.password))}
     with _connecting(settings, options, again):
         return await kind.connect(settings.conninfo, **options)
-
-
-def _ask(password: Callable[[], str | Awaitable[str]]) -> object:
-    """An async function has a loop of its own here, in a thread: this one may have a loop."""
-    if not is_async(password):
-        return password()
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(_awaited(password))).result()
-
-
-async def _aask(password: Callable[[], str | Awaitable[str]]) -> object:
-    """A function that is not async runs in a thread: it may ask a server somewhere."""
-    found: object = await _awaited(password) if is_async(password) else await in_thread(password)
-    return await found if isawaitable(found) else found
-
-
-async def _awaited(password: Callable[[], Any]) -> object:
-    return await password()
 
 
 @contextmanager

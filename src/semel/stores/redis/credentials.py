@@ -7,17 +7,13 @@ the token may have ended in between.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias
 
-from semel.core.frozen import is_async
-from semel.stores.background import in_thread
 from semel.stores.redis.errors import RedisFault, Remedy
 from semel.stores.redis.settings import RedisSettings
+from semel.stores.token_functions import acalled, called
 
 Credentials: TypeAlias = tuple[str | None, str]
 Provider: TypeAlias = Callable[[], Credentials | Awaitable[Credentials]]
@@ -37,17 +33,16 @@ def login(settings: RedisSettings, sentinel: bool) -> Login:
     if provider is None:
         return Login(user, password, renewed=False)
     with _asking():
-        return _checked(_called(provider))
+        return _checked(called(provider))
 
 
 async def alogin(settings: RedisSettings, sentinel: bool) -> Login:
-    """The same for event loops. A function that is not async may block, so a thread calls it."""
+    """The same for event loops."""
     provider, user, password = _said(settings, sentinel)
     if provider is None:
         return Login(user, password, renewed=False)
     with _asking():
-        found: Any = await (provider() if is_async(provider) else in_thread(provider))
-        return _checked(await found if isawaitable(found) else found)
+        return _checked(await acalled(provider))
 
 
 def _said(settings: RedisSettings, sentinel: bool) -> tuple[Any, str | None, str | None]:
@@ -55,19 +50,6 @@ def _said(settings: RedisSettings, sentinel: bool) -> tuple[Any, str | None, str
         own = settings.sentinel_user, settings.sentinel_password
         return settings.sentinel_credentials, *own
     return settings.credentials, settings.user, settings.password
-
-
-def _called(provider: Provider) -> object:
-    """An async function gets an event loop of its own, in a thread: this one may have a loop."""
-    if not is_async(provider):
-        return provider()
-
-    async def awaited() -> object:
-        found: Any = provider()
-        return await found
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, awaited()).result()
 
 
 def _checked(found: Any) -> Login:

@@ -83,12 +83,7 @@ class RedisConnection:
                 self._lead()
             finally:
                 with self._lock:
-                    self._led = bool(self._queue)
-                    if self._led:  # the first that waits leads next
-                        self._queue[0].leads = True
-                        self._queue[0].event.set()
-                    elif self._closing:
-                        self._disconnect()
+                    self._pass_on()
         return batch.outcomes
 
     def close(self) -> None:
@@ -107,9 +102,26 @@ class RedisConnection:
 
     # ── who leads ────────────────────────────────────────────────────────────────────────────────
 
+    def _pass_on(self) -> None:
+        """Nobody leads any more: the first that waits leads next. With the lock."""
+        self._led = bool(self._queue)
+        if self._led:
+            self._queue[0].leads = True
+            self._queue[0].event.set()
+        elif self._closing:
+            self._disconnect()
+
     def _wait(self, batch: SyncBatch) -> bool:
         """Wait until the batch is answered or its time is up; True: its thread has to lead."""
-        batch.event.wait(max(0.0, batch.deadline - monotonic()))
+        try:
+            batch.event.wait(max(0.0, batch.deadline - monotonic()))
+        except BaseException:  # interrupted: nobody would lead where this one is chosen to
+            with self._lock:
+                if batch in self._queue:
+                    self._queue.remove(batch)
+                if batch.leads:
+                    self._pass_on()
+            raise
         with self._lock:
             if batch.done:
                 return False
