@@ -31,7 +31,7 @@ from semel.stores.redis.connection import PIPELINE_LIMIT
 from semel.stores.redis.errors import RedisFault
 from semel.stores.redis.operation_retry import SINGLE_SERVER_TRIES
 from semel.stores.redis.pool_sync import RedisConnection, SyncBatch
-from semel.stores.redis.settings import OPTIONS, RedisSettings, parse
+from semel.stores.redis.settings import OPTIONS, NodeAddress, RedisSettings, parse
 from semel.testing.contract.records import (
     ORIGIN,
     accept,
@@ -1093,7 +1093,8 @@ class Interrupting(threading.Event):
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_waiting_thread_that_is_interrupted_leads_nobody(chosen: bool) -> None:
     """Those behind it would wait for it until their time is up, and so would all after them."""
-    link = RedisConnection(parse("redis://127.0.0.1:1", {}), Keys("semel"), ("127.0.0.1", 1))
+    address = NodeAddress("127.0.0.1", 1)
+    link = RedisConnection(parse("redis://127.0.0.1:1", {}), Keys("semel"), address)
     first, second = (SyncBatch([], monotonic() + PATIENCE) for _ in range(2))
     link._led = True  # by a thread that is in the middle of it
 
