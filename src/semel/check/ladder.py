@@ -60,6 +60,13 @@ rare."""
 SAMPLES: Final = 4
 """Requests with different keys that are sent first: what each of them has for itself is no time in
 whole seconds, and hardly a throw of dice."""
+_NOT_FOUND_OUT: Final = {
+    "mismatch": "not tried: give --other-data",
+    "scope": "not tried: give --other",
+    "in flight": "not seen: give --provider",
+    "4xx": "not tried: give --refused-data",
+    "5xx": "not tried: give --failing-header",
+}
 RESTART_TIMEOUT: Final = 120.0
 
 Told = Callable[[ProbeResult], None]
@@ -125,6 +132,8 @@ def check(options: CheckOptions, told: Told | None = None) -> CheckReport:
                             told(result)
                 except (NotCheckable, NotAnswered, NoReply) as error:
                     unchecked[operation.label] = str(error)
+                else:
+                    run.facts.update({**_NOT_FOUND_OUT, **run.facts})
         except KeyboardInterrupt:
             ended = INTERRUPTED
         except (BudgetUsedUp, StoppedAnswering) as error:
