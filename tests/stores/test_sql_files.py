@@ -90,6 +90,8 @@ OPERATIONS: list[ops.StoreOperation[Any]] = [
     ops.lists.ListNewest(Duty.EXPIRE, 1),
     ops.lists.ListNewest(Duty.ASK, 1, ops.lists.DuePlace(None, IDENTITY)),
     ops.lists.ListTerms(1),
+    ops.lists.CountUnsettled(1),
+    ops.lists.SampleRecords(1, 0),
     ops.lists.ListNewestEffects(ops.outbox.Shelf.WAITING, 1),
     ops.lists.ListNewestEffects(ops.outbox.Shelf.DEAD, 1),
     ops.maintenance.Sweep(1),

@@ -9,6 +9,7 @@ approvals  the two-person rule for what cannot be undone
 mismatches keys that came with another request, by route and tenant
 bulk       acts on many things, with the result of each
 lists      lists of records and effects, newest first, filtered, by pages
+counts     how many records there are: exactly what is unsettled, the rest by a sample
 newest     how records are listed in order of time without an index of it
 doctor     whether a store and its settings are fit for use, and maintenance runs
 coverage   which routes of an application change something, and whether keys count there

@@ -7,14 +7,16 @@ process (and per event loop for the async store), and again in a forked child.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from semel.core.flow import Perform
 from semel.core.frozen import frozen
+from semel.core.operations.lists import RecordGroup
 from semel.core.operations.maintenance import Work
 from semel.core.operations.requests import FlowOperation, Found, NoRecord, StoreOperation
 from semel.core.records import Case, Identity, Micros, OnLapse, Record, State
+from semel.core.terms import Terms, route_of
 
 R = TypeVar("R")
 
@@ -75,6 +77,27 @@ def due_as(work: Work, case: Case, now: Micros) -> Micros | None:
 def is_due(work: Work, case: Case, now: Micros) -> bool:
     due = due_as(work, case, now)
     return due is not None and due <= now
+
+
+def record_groups(
+    seen: Iterable[tuple[Terms | None, State, Micros]], since: Micros
+) -> tuple[RecordGroup, ...]:
+    """Records by route and state, from the terms, the state and the making of each."""
+    made: dict[tuple[tuple[str, str] | None, State], list[Micros]] = {}
+    for terms, state, created_at in seen:
+        made.setdefault((route_of(terms), state), []).append(created_at)
+    return tuple(
+        RecordGroup(
+            None if route is None else route[0],
+            None if route is None else route[1],
+            state,
+            len(times),
+            sum(each >= since for each in times),
+            min(times),
+            max(times),
+        )
+        for (route, state), times in made.items()
+    )
 
 
 CHECK_AGAIN: Final = 1.0

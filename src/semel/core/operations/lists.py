@@ -22,7 +22,7 @@ from __future__ import annotations
 from semel.core.frozen import value
 from semel.core.operations.outbox import Shelf
 from semel.core.operations.requests import StoreOperation
-from semel.core.records import Duty, Effect, Glimpse, Identity, Micros
+from semel.core.records import Duty, Effect, Glimpse, Identity, Micros, State
 from semel.core.terms import Terms
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────
@@ -79,6 +79,78 @@ class ListTerms(StoreOperation[KnownTerms]):
     """The terms on record: how long what is listed was to be kept. There are few."""
 
     limit: int
+
+
+# ── counts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@value
+class KindCount:
+    """How many there are of a kind, and when the oldest was made; None: there is none."""
+
+    count: int
+    oldest: Micros | None
+
+
+@value
+class UnsettledCounts:
+    """What somebody must look after. A count that has reached the limit means so many or more."""
+
+    pending: KindCount
+    in_progress: KindCount
+    lapsed: KindCount
+    """Of those in progress: their lease is past."""
+    unknown: KindCount
+    """Without dead letters."""
+    dead: KindCount
+    now: Micros
+
+
+@value
+class CountUnsettled(StoreOperation[UnsettledCounts]):
+    """Count unsettled records by the index of what is due, at most ``limit`` of each duty."""
+
+    limit: int
+
+
+@value
+class RecordGroup:
+    """Records of one route in one state. Without terms on record they have no route."""
+
+    application: str | None
+    route: str | None
+    state: State
+    count: int
+    recent: int
+    """Made since the time that was asked for."""
+    oldest: Micros
+    newest: Micros
+
+
+@value
+class SampledRecords:
+    """A run of records, counted; ``until``: how far it went. None: to the end."""
+
+    groups: tuple[RecordGroup, ...]
+    until: Identity | None
+    now: Micros
+
+    @property
+    def looked(self) -> int:
+        return sum(each.count for each in self.groups)
+
+
+@value
+class SampleRecords(StoreOperation[SampledRecords]):
+    """Count the next ``limit`` records past ``after``, in the order of identities, by their groups.
+
+    Identities are digests: any run of them is a fair sample, and how far it went tells how many
+    there are in all. There may be several groups of one route: one for each of its terms.
+    """
+
+    limit: int
+    since: Micros
+    after: Identity | None = None
 
 
 # ── effects ───────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from semel.core.frozen import replace
 from semel.core.records import (
     ABANDONED,
     Case,
+    Duty,
     Fence,
     Glimpse,
     Identity,
@@ -27,7 +28,7 @@ from semel.core.states import RecordEvent
 from semel.core.stored.snapshot import LARGE, brief, status_in
 from semel.core.terms import Terms, TermsId, application_of, route_of
 from semel.core.texts import indexed, shown
-from semel.stores.base import due_as, due_at, is_due
+from semel.stores.base import due_as, due_at, is_due, record_groups
 from semel.stores.memory.outbox import Answers, MemoryOutbox
 from semel.stores.memory.rows import (
     TARGET,
@@ -82,6 +83,8 @@ class MemoryRecords:
             ops.Scan: self._scan,
             ops.ListNewest: self._newest,
             ops.ListTerms: self._list_terms,
+            ops.CountUnsettled: self._count_unsettled,
+            ops.SampleRecords: self._sample,
             ops.Count: self._count,
             ops.Sweep: self._sweep,
             ops.Abandon: self._abandon,
@@ -199,7 +202,7 @@ class MemoryRecords:
         return ops.DueRecords(tuple(cases[: op.limit]), now)
 
     def _page(
-        self, op: ops.Scan | ops.Count | ops.ListBelongings | ops.ListUnlike
+        self, op: ops.Scan | ops.Count | ops.SampleRecords | ops.ListBelongings | ops.ListUnlike
     ) -> tuple[list[Row], Identity | None]:
         """The next rows by identity, and where the page after them begins; None at the end."""
         past = [row for row in self.rows.values() if row.identity > (op.after or b"")]
@@ -245,6 +248,35 @@ class MemoryRecords:
 
     def _list_terms(self, op: ops.ListTerms, now: Micros) -> ops.KnownTerms:
         return ops.KnownTerms(tuple(self.terms.values())[: op.limit], now)
+
+    def _count_unsettled(self, op: ops.CountUnsettled, now: Micros) -> ops.UnsettledCounts:
+        def counted(*duties: Duty, lapsed: bool = False, dead: bool = False) -> ops.KindCount:
+            made: list[Micros] = []
+            for duty in duties:
+                rows = [
+                    row
+                    for row in self.rows.values()
+                    if duty_of(row.state, row.on_lapse) is duty
+                    and (row.record.lapsed(now) or not lapsed)
+                    and (duty is not Duty.ASK or (row.due_at is None) == dead)
+                ]
+                made += [row.created_at for row in rows[: op.limit]]
+            return ops.KindCount(len(made), min(made, default=None))
+
+        held = (Duty.LEASE, Duty.RESUME)
+        return ops.UnsettledCounts(
+            counted(Duty.RUN),
+            counted(*held),
+            counted(*held, lapsed=True),
+            counted(Duty.ASK),
+            counted(Duty.ASK, dead=True),
+            now,
+        )
+
+    def _sample(self, op: ops.SampleRecords, now: Micros) -> ops.SampledRecords:
+        page, until = self._page(op)
+        seen = [(self.terms.get(row.terms), row.state, row.created_at) for row in page]
+        return ops.SampledRecords(record_groups(seen, op.since), until, now)
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────
 

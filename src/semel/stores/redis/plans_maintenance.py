@@ -25,7 +25,7 @@ from semel.core.records import DUTY_NUMBERS, Case, Duty, Fence, Identity, Micros
 from semel.core.states import RecordEvent
 from semel.core.terms import Terms
 from semel.core.texts import shown
-from semel.stores.base import is_due
+from semel.stores.base import is_due, record_groups
 from semel.stores.redis import replies
 from semel.stores.redis.commands import (
     BUCKETS,
@@ -41,6 +41,7 @@ from semel.stores.redis.plans import Plan, Plans, read_terms, record_call, signe
 from semel.stores.redis.plans_notables import TIME, StreamPlace, place_of, stream_entries
 from semel.stores.redis.replies import Answer
 from semel.stores.sql import rows
+from semel.stores.sql.plans_maintenance import DEAD, LAPSED, unsettled_counts
 
 STATES_OF: Final[Mapping[str, frozenset[State]]] = {
     "lease": frozenset((State.IN_PROGRESS,)),
@@ -410,6 +411,56 @@ def _list_terms(op: ops.ListTerms, keys: Keys) -> Plan[ops.KnownTerms]:
     return ops.KnownTerms(tuple(map(terms.read, texts)), replies.clock(time))
 
 
+def _count_unsettled(op: ops.CountUnsettled, keys: Keys) -> Plan[ops.UnsettledCounts]:
+    """Numbers come from the indexes; the age of the oldest from the first `PAGE` of each kind."""
+    now = yield from _clock()
+    kinds: dict[int, ops.KindCount] = {}
+    for duty in (Duty.LEASE, Duty.RESUME, Duty.RUN, Duty.ASK):
+        queue, number = QUEUES[duty], DUTY_NUMBERS[duty]
+        past = queue.first + now // 1000
+        ranges = {number: (queue.first, queue.last - 1)}
+        if duty is Duty.ASK:
+            ranges[DEAD] = (queue.last, queue.last)
+        if duty in (Duty.LEASE, Duty.RESUME):
+            ranges[LAPSED] = (queue.first, past)
+        for kind, (first, last) in ranges.items():
+            counted = yield from _count_range(keys, _Queue(queue.name, first, last), op.limit)
+            known = kinds.get(kind, ops.KindCount(0, None))
+            oldest = [each for each in (known.oldest, counted.oldest) if each is not None]
+            kinds[kind] = ops.KindCount(known.count + counted.count, min(oldest, default=None))
+    return unsettled_counts(kinds, now)
+
+
+def _count_range(keys: Keys, queue: _Queue, limit: int) -> Plan[ops.KindCount]:
+    name, first, last = queue
+    sizes = yield [
+        RedisCall(bucket, ("ZCOUNT", keys.index(bucket, name), first, last))
+        for bucket in range(BUCKETS)
+    ]
+    taken = [bucket for bucket, size in enumerate(sizes) if size][:PAGE]
+    answers = yield [
+        RedisCall(
+            bucket, ("ZRANGE", keys.index(bucket, name), first, last, "BYSCORE", "LIMIT", 0, PAGE)
+        )
+        for bucket in taken
+    ]
+    some = [Identity(each) for answer in answers for each in replies.fields(answer, 0)][:PAGE]
+    seen = yield from _each(keys, some, "glimpse")
+    oldest = min((found.row[6] for found, _, _ in seen), default=None)
+    return ops.KindCount(min(sum(sizes), limit), oldest)
+
+
+def _sample(op: ops.SampleRecords, keys: Keys) -> Plan[ops.SampledRecords]:
+    page = yield from _next_page(keys, op.after, op.limit)
+    seen = yield from _each(keys, page.identities, "glimpse")
+    agreed = yield from read_terms(keys, [each.found.terms for each in seen])
+    told = [
+        (its, State(each.found.row[1]), each.found.row[6])
+        for its, each in zip(agreed, seen, strict=True)
+    ]
+    return ops.SampledRecords(record_groups(told, op.since), page.until, page.now)
+
+
 def _count(op: ops.Count, keys: Keys) -> Plan[ops.Counted]:
     page = yield from _next_page(keys, op.after, op.limit)
     seen = yield from _each(keys, page.identities, "glimpse")
@@ -599,6 +650,8 @@ MAINTENANCE_PLANS: Final[Plans] = {
     ops.Scan: _scan,
     ops.ListNewest: _newest,
     ops.ListTerms: _list_terms,
+    ops.CountUnsettled: _count_unsettled,
+    ops.SampleRecords: _sample,
     ops.Count: _count,
     ops.Sweep: _sweep,
     ops.Abandon: _abandon,

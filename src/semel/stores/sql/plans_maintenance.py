@@ -10,7 +10,7 @@ from typing import Any, Final
 from semel.core import operations as ops
 from semel.core import terms
 from semel.core.operations.maintenance import Work
-from semel.core.records import DUTY_NUMBERS, STATE_NUMBERS, Duty, Identity, State
+from semel.core.records import DUTY_NUMBERS, STATE_NUMBERS, Duty, Identity, Micros, State
 from semel.core.states import RecordEvent
 from semel.core.texts import exact, indexed, shown
 from semel.errors import ConfigurationError, StoreUnavailable
@@ -116,6 +116,42 @@ def _list_terms(op: ops.ListTerms) -> Plan[ops.KnownTerms]:
     rows = yield Statement("list_terms", {"limit": op.limit})
     found = tuple([terms.read(read.TERMS.read(row)[0]) for row in rows])
     return ops.KnownTerms(found, (yield from clock_of(rows)))
+
+
+def _count_unsettled(op: ops.CountUnsettled) -> Plan[ops.UnsettledCounts]:
+    rows = yield Statement("count_unsettled", {"limit": op.limit})
+    return unsettled_counts(read.kind_counts(rows), (yield from clock_of(rows)))
+
+
+LAPSED, DEAD = 0, 9
+"""Kinds that have no duty of their own."""
+
+
+def unsettled_counts(kinds: Mapping[int, ops.KindCount], now: Micros) -> ops.UnsettledCounts:
+    """The reply from the counts of each kind: by the number of a duty, or one of the above."""
+
+    def of(*numbers: int) -> ops.KindCount:
+        found = [kinds[each] for each in numbers if each in kinds]
+        oldest = [each.oldest for each in found if each.oldest is not None]
+        return ops.KindCount(sum(each.count for each in found), min(oldest, default=None))
+
+    duty = DUTY_NUMBERS
+    return ops.UnsettledCounts(
+        of(duty[Duty.RUN]),
+        of(duty[Duty.LEASE], duty[Duty.RESUME]),
+        of(LAPSED),
+        of(duty[Duty.ASK]),
+        of(DEAD),
+        now,
+    )
+
+
+def _sample(op: ops.SampleRecords) -> Plan[ops.SampledRecords]:
+    rows = yield Statement("sample", {**_page(op), "since": op.since})
+    groups = tuple(map(read.record_group, rows))
+    seen = sum(each.count for each in groups)
+    until = Identity(rows[0][7]) if seen >= op.limit else None
+    return ops.SampledRecords(groups, until, (yield from clock_of(rows)))
 
 
 def _count(op: ops.Count) -> Plan[ops.Counted]:
@@ -412,6 +448,8 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.Scan: _scan,
     ops.ListNewest: _newest,
     ops.ListTerms: _list_terms,
+    ops.CountUnsettled: _count_unsettled,
+    ops.SampleRecords: _sample,
     ops.Count: _count,
     ops.ListBelongings: _belongings,
     ops.ListUnlike: _unlike,

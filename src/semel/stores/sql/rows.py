@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.core import terms
 from semel.core.operations.audit import AuditEntry, Belonging, Exhibit
-from semel.core.operations.lists import DuePlace, EffectPlace, Placed
+from semel.core.operations.lists import DuePlace, EffectPlace, KindCount, Placed, RecordGroup
 from semel.core.operations.notables import NotableEntry
 from semel.core.operations.requests import Applied
 from semel.core.operations.workers import WorkerInfo, WorkerSeen
@@ -103,12 +103,15 @@ def _on_lapse(value: object, column: str) -> OnLapse:
     raise StoreCorrupt("a record has an on_lapse that does not exist")
 
 
-_TIMES: Final = "now at created_at leased_until expires_at forget_at retired_at due_at dead_at"
+_TIMES: Final = (
+    "now at created_at leased_until expires_at forget_at retired_at due_at dead_at oldest newest"
+)
 _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys((*_TIMES.split(), "delivered_at", "alive_until", "seen_at", "until"), _time),
     **dict.fromkeys(("identity", "fence", "fields", "snapshot"), _bytes),
     **dict.fromkeys(("request", "journal", "payload", "start"), _bytes),
     **dict.fromkeys(("tries", "size", "place", "times", "pid", "leads"), _count),
+    **dict.fromkeys(("which", "count", "recent"), _count),
     "state": _state,
     "on_lapse": _on_lapse,
     "fingerprint": _mark,
@@ -163,6 +166,8 @@ RECIPE: Final = Layout("recipe previous? alive_until? now")
 TERMS: Final = Layout("said now")
 ANSWER: Final = Layout("now snapshot?")
 DUE: Final = Layout("due_at? now")
+_KIND: Final = Layout("which count oldest now")
+_GROUP: Final = Layout("application? route? state count recent oldest newest identity now")
 _BELONGING: Final = Layout("identity state fence")
 _EXHIBIT: Final = Layout("identity fence reason? request? journal? snapshot? now")
 _ENTRY: Final = Layout("at verb by reason identity? subject? before? after? now")
@@ -310,6 +315,17 @@ def waiting(rows: Rows) -> dict[tuple[str, str] | None, int]:
         which = (_text(application, "application"), _text(route, "route")) if known else None
         counts[which] = _count(count, "count")
     return counts
+
+
+def kind_counts(rows: Rows) -> dict[int, KindCount]:
+    """How many there are of each kind, from the columns of ``count_unsettled``."""
+    read = (_KIND.read(row) for row in rows)
+    return {kind: KindCount(count, oldest) for kind, count, oldest, _ in read}
+
+
+def record_group(row: Row) -> RecordGroup:
+    """Records of one route in one state, from the columns of ``sample``."""
+    return RecordGroup(*_GROUP.read(row)[:7])
 
 
 def belonging(row: Row) -> Belonging:

@@ -40,6 +40,7 @@ LISTINGS: Final = frozenset(
     {
         *(ops.Due, ops.CountDue, ops.Browse, ops.Scan, ops.Count, ops.ListNewest, ops.ListTerms),
         *(ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect, ops.BrowseAudit),
+        *(ops.CountUnsettled, ops.SampleRecords),
         *(ops.ListBelongings, ops.ListUnlike, ops.WhoLeads),
         *(ops.BrowseNotables, ops.ListWorkers),
     }

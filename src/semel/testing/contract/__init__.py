@@ -46,7 +46,14 @@ SUITE: tuple[type, ...] = (
     *(maintenance.Duties, maintenance.KnownRecords, maintenance.Browsing, maintenance.Scanning),
     *(maintenance.Counting, maintenance.Sweeping, maintenance.Abandoning, maintenance.Reaping),
     *(maintenance.LeaderElection, maintenance.Retiring),
-    *(lists.NewestFirst, outbox.ProviderEvents, audit.Auditing, audit.Erasing, audit.Resealing),
+    *(
+        lists.NewestFirst,
+        lists.CountingForPeople,
+        outbox.ProviderEvents,
+        audit.Auditing,
+        audit.Erasing,
+        audit.Resealing,
+    ),
     *(notables.Notables, notables.Heartbeats),
 )
 """For every store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semel.core import operations as ops
+from semel.core.frozen import replace
 from semel.core.records import Duty, Identity, Micros, OnLapse, State, duty_of
 from semel.core.stored import snapshot
 from semel.stores.encryption import EncryptedBackend
@@ -13,13 +14,17 @@ from semel.testing.contract.records import (
     LEASE,
     MINUTE,
     RETENTION,
+    TERMS,
     applied,
+    claim,
     complete,
     new_fence,
     new_identity,
+    now_of,
     reach,
 )
 from semel.testing.contract.terms import terms
+from semel.testing.contract.work import near
 
 ALL = 1_000
 EVERY_DUTY = pytest.mark.parametrize("duty", Duty)
@@ -199,6 +204,75 @@ class NewestFirst:
         before = harness.record(identity)
         harness.race([ops.ListNewest(duty, ALL) for duty in Duty])
         assert harness.record(identity) == before
+
+
+# ── counts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CountingForPeople:
+    """What is unsettled by its kind; all records by route and state."""
+
+    def test_an_empty_store(self, harness: Harness) -> None:
+        none = ops.KindCount(0, None)
+        counts = harness.perform(ops.CountUnsettled(ALL))
+        assert (counts.pending, counts.in_progress, counts.lapsed) == (none, none, none)
+        assert (counts.unknown, counts.dead) == (none, none)
+        sampled = harness.perform(ops.SampleRecords(ALL, 0))
+        assert (sampled.groups, sampled.until) == ((), None)
+
+    def test_what_is_unsettled_is_counted_by_its_kind(self, harness: Harness) -> None:
+        for state in State:
+            reach(harness, state)  # the unknown one is a dead letter
+        reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
+        made(harness, Duty.ASK)
+        counts = harness.perform(ops.CountUnsettled(ALL))
+        kinds = counts.pending, counts.in_progress, counts.lapsed, counts.unknown, counts.dead
+        assert [kind.count for kind in kinds] == [1, 2, 0, 1, 1]
+        assert [kind.oldest is None for kind in kinds] == [False, False, True, False, False]
+        harness.travel(LEASE + MINUTE)
+        late = made(harness, Duty.LEASE)
+        counts = harness.perform(ops.CountUnsettled(ALL))
+        assert (counts.in_progress.count, counts.lapsed.count) == (3, 2)
+        oldest, newest_made = counts.in_progress.oldest, harness.record(late)
+        assert newest_made is not None
+        assert oldest is not None
+        assert near(harness, oldest + LEASE + MINUTE, newest_made.created_at)
+
+    def test_counts_are_bounded(self, harness: Harness) -> None:
+        for _ in range(4):
+            made(harness, Duty.RUN)
+            dead_letter(harness)
+        counts = harness.perform(ops.CountUnsettled(3))
+        assert (counts.pending.count, counts.dead.count) == (3, 3)
+
+    def test_a_sample_counts_records_by_route_and_state(self, harness: Harness) -> None:
+        for state in (State.COMPLETED, State.COMPLETED, State.UNKNOWN):
+            reach(harness, state)
+        nobody = replace(claim(new_identity(), new_fence()), terms=terms(route="POST /other").id)
+        assert isinstance(harness.perform(nobody), ops.Claimed)
+        now = now_of(harness)
+        sampled = harness.perform(ops.SampleRecords(ALL, now - MINUTE))
+        known = (TERMS.application, TERMS.route)
+        assert {
+            (each.application, each.route, each.state): (each.count, each.recent)
+            for each in sampled.groups
+        } == {
+            (*known, State.COMPLETED): (2, 2),
+            (*known, State.UNKNOWN): (1, 1),
+            (None, None, State.IN_PROGRESS): (1, 1),
+        }
+        assert all(each.oldest <= each.newest <= sampled.now for each in sampled.groups)
+        harness.travel(2 * MINUTE)
+        later = harness.perform(ops.SampleRecords(ALL, now_of(harness) - MINUTE))
+        assert sum(each.recent for each in later.groups) == 0
+        assert later.looked == 4
+
+    def test_a_sample_is_a_run_of_identities(self, harness: Harness) -> None:
+        there = sorted(reach(harness, State.COMPLETED)[0] for _ in range(7))
+        sampled = harness.perform(ops.SampleRecords(3, 0, there[0]))
+        assert (sampled.looked, sampled.until) == (3, there[3])
+        rest = harness.perform(ops.SampleRecords(ALL, 0, there[3]))
+        assert (rest.looked, rest.until) == (3, None)
 
 
 # ── effects ───────────────────────────────────────────────────────────────────────────────────────
