@@ -291,9 +291,12 @@ def test_keys_that_look_suspicious_are_counted_by_route_and_tenant(make_guard: M
     ]
 
 
-def test_replays_are_noted_only_where_that_is_asked_for(make_guard: MakeGuard) -> None:
+@pytest.mark.parametrize("listens", [None, lambda event: None])
+def test_replays_are_noted_only_where_that_is_asked_for(
+    make_guard: MakeGuard, listens: Any
+) -> None:
     for asked in (False, True):
-        guard = make_guard(note_replays=asked)
+        guard = make_guard(note_replays=asked, on_event=listens)
         for _ in range(4):
             guard.once(KEY, lambda: 1, name="pay")
         found = [(each.kind, each.count) for each in closed(guard)]
