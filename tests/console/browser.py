@@ -69,6 +69,10 @@ class Browser:
         return answer.json()
 
     def post(self, path: str, **form: Any) -> httpx.Response:
+        return self.send(path, form)
+
+    def send(self, path: str, form: Mapping[str, Any]) -> httpx.Response:
+        """Send a form, as a page of the console does."""
         return self.ask("POST", path, {"accept": "text/html", **SAME_SITE}, data=form)
 
 

@@ -23,6 +23,7 @@ from semel.console.screens import (
     outbox,
     overview,
     records,
+    tenants,
     unknown,
 )
 from semel.console.view import Action, Screen
@@ -37,6 +38,7 @@ SCREENS: Final = (
     Screen("records/{identity}", "One key", key.show, "key.html", menu=False),
     Screen("mismatches", "Mismatches", mismatches.show, "mismatches.html"),
     Screen("approvals", "Approvals", approvals.show, "approvals.html", refresh=30),
+    Screen("tenants", "Tenants", tenants.show, "tenants.html"),
     Screen("routes", "Routes", coverage.show, "routes.html"),
     Screen("audit", "Audit", audit.show, "audit.html"),
     Screen("doctor", "Doctor", doctor.show, "doctor.html"),

@@ -86,7 +86,8 @@ class View:
         text = self.form.text("reason")
         if text is None:
             raise ConsoleRefusal(400, "Say why: the reason is part of the audit.")
-        return text[:_LONGEST_REASON]
+        # On one line, also in the log.
+        return "".join(c if c.isprintable() else " " for c in text)[:_LONGEST_REASON]
 
 
 def identity(text: str) -> Identity:

@@ -3,6 +3,7 @@
 overview   what needs a person first, and what the last day came to
 in_flight  what runs and what waits, beside what is usual for its route
 records    the list with its filters, and finding one by its whole key
+tenants    who asks for how much, who misuses keys
 coverage   routes, and whether keys count there
 audit      who did what and why; CSV and JSON lines
 doctor     whether store and settings are fit for use
