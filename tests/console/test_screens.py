@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -379,7 +380,7 @@ def test_no_text_of_strangers_is_markup_and_none_hides(hostile: Shop, path: str)
         assert tag not in shown
     hidden = "\u202e\u2066\u200f\u200b\ufeff\x07\x1b\x00\r"
     assert not set(shown) & set(hidden)
-    assert "x" * 500 not in shown
+    assert "x" * 500 not in re.sub('href="[^"]*"', "", shown), "tables have room for a part of it"
 
 
 @pytest.mark.parametrize("path", ["/records", "/audit"])
