@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from semel.console.acts import ROLES, ActPage, confirm, demand, is_confirmed, outcome
 from semel.console.requests import ConsoleRefusal
-from semel.console.screens.key import PendingAct, pending
-from semel.console.view import View
+from semel.console.screens.key import PendingAct, facts_of, pending
+from semel.console.view import View, identity
 from semel.core.frozen import frozen
 from semel.operators.approvals import Intent, Irreversible
 
@@ -34,7 +36,15 @@ def approve(view: View) -> ActPage:
             facts=(("Act", waiting.act), ("On", waiting.subject), ("Proposed", waiting.at)),
         )
     said = {"by": view.user.name, "reason": view.reason()}
-    return outcome(view.approvals.approve(waiting.number, **said), "approvals")
+    result = view.approvals.approve(waiting.number, **said)
+    return outcome(result, "approvals", _facts_now(view, waiting))
+
+
+def _facts_now(view: View, waiting: PendingAct) -> tuple[tuple[str, Any], ...]:
+    """What the record is now; nothing of an act that is about no record."""
+    if waiting.act in (Irreversible.ERASE, Irreversible.DROP):
+        return ()
+    return facts_of(view, identity(waiting.subject))
 
 
 def decline(view: View) -> ActPage:

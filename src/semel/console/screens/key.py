@@ -13,7 +13,7 @@ from semel.console.times import Moment, Span, moment
 from semel.console.view import View
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Effect, State
+from semel.core.records import Case, Effect, Identity, Micros, State
 from semel.core.request.keys import mask
 from semel.operators.approvals import Intent, Irreversible, Proposal
 from semel.operators.forecast import Forecasts
@@ -182,7 +182,7 @@ def page_of(view: View, told: Story) -> KeyPage:
     )
 
 
-def effect_row(effect: Effect, now: int) -> EffectRow:
+def effect_row(effect: Effect, now: Micros) -> EffectRow:
     state, at = "waiting", effect.due_at
     if effect.dead_at is not None:
         state, at = "dead", effect.dead_at
@@ -202,12 +202,12 @@ def pending(view: View) -> tuple[PendingAct, ...]:
     return _shown_acts(view, view.approvals.pending(), view.now())
 
 
-def _shown_acts(view: View, found: list[Proposal], now: int) -> tuple[PendingAct, ...]:
+def _shown_acts(view: View, found: list[Proposal], now: Micros) -> tuple[PendingAct, ...]:
     mine = by_operator(view.user.name, "-").by.casefold()
     return tuple(_pending(each, now, mine) for each in found)
 
 
-def _pending(each: Proposal, now: int, mine: str) -> PendingAct:
+def _pending(each: Proposal, now: Micros, mine: str) -> PendingAct:
     intent, times = each.intent, (moment(each.at, now), moment(each.until, now))
     own = each.by.casefold() == mine
     named = (each.number, intent.act.value, intent.subject, each.by, each.reason)
@@ -235,20 +235,29 @@ def evict(view: View) -> ActPage:
 
 def facts(told: Story) -> tuple[tuple[str, Any], ...]:
     """What a page of an act says of its record."""
-    case = told.case
+    return _facts(told.case, told.now)
+
+
+def _facts(case: Case, now: Micros) -> tuple[tuple[str, Any], ...]:
     return (
         ("Record", case.record.identity.hex()),
         ("State", case.record.state.value),
         ("Request", f"{case.origin.method} {case.origin.path}"),
         ("Tenant", case.origin.tenant),
-        ("Made", Moment(case.record.created_at, told.now)),
+        ("Made", Moment(case.record.created_at, now)),
     )
 
 
 def facts_now(view: View) -> tuple[tuple[str, Any], ...]:
     """The same, read anew: a person whose act was refused sees what has changed."""
-    found = view.operator.find(view.identity())
-    return () if found is None else facts(story_of(view.operator, found))
+    return facts_of(view, view.identity())
+
+
+def facts_of(view: View, identity: Identity) -> tuple[tuple[str, Any], ...]:
+    found = view.operator.find(identity)
+    if found is None:
+        return (("Record", identity.hex()), ("State", "there is no such record any more"))
+    return _facts(found.case, found.now)
 
 
 # ── the application's data ────────────────────────────────────────────────────────────────────────

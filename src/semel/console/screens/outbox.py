@@ -130,7 +130,8 @@ def _listed(view: View) -> tuple[ActItem, ...]:
 
 
 def _said(effect: Effect) -> str:
-    return f"{effect.name}, {effect.tries} tries: {effect.error or 'no error is on record'}"
+    tries = "one try" if effect.tries == 1 else f"{effect.tries} tries"
+    return f"{effect.name}, {tries}: {effect.error or 'no error is on record'}"
 
 
 def _dropped(view: View, item: str) -> ActItem:

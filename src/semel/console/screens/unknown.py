@@ -220,10 +220,21 @@ def settle(view: View) -> ActPage:
         return confirm(
             *(view, "Settle it?", "Settle it", back),
             warning=f"If you say so: {decisions.consequence(told.case, evidence)}",
-            facts=(*key.facts(told), ("Evidence on screen", _on_screen(view, told))),
+            facts=(
+                *key.facts(told),
+                *_stated(view),
+                ("Evidence on screen", _on_screen(view, told)),
+            ),
         )
     result = _settled(view, told, evidence)
     return outcome(result, f"records/{name}" if result.done else back, key.facts_now(view))
+
+
+def _stated(view: View) -> tuple[tuple[str, str], ...]:
+    """What the person says that it came to, to be read once more."""
+    names = (("status", "Status"), ("body", "Answer or result"), ("provider_id", "Provider's name"))
+    given = [(title, view.form.text(name)) for name, title in names]
+    return tuple((title, text[:2000]) for title, text in given if text is not None)
 
 
 def _settled(view: View, told: Story, evidence: Evidence) -> ActResult:
