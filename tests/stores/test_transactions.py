@@ -1566,6 +1566,19 @@ def test_a_statement_that_commits_by_itself_is_noticed_and_is_no_success(
     until(lambda: maria.try_begin(op.identity)).roll_back()
 
 
+@pytest.mark.parametrize("phase", [False, True])
+def test_locked_tables_are_a_commit_and_not_a_failed_statement(maria: World, phase: bool) -> None:
+    """Every statement about semel's tables fails then, as if nothing had happened."""
+    act, op = (maria.begin(None), claim()) if phase else maria.begun()
+    act.execute("INSERT INTO orders VALUES (1)")
+    with suppress(ConfigurationError):
+        act.execute("LOCK TABLES orders WRITE")
+    with pytest.raises(ConfigurationError, match="the handler ended"):
+        act.perform(complete(op))
+    act.roll_back()
+    assert maria.orders() == [1]
+
+
 @pytest.fixture(params=["MyISAM", "Aria", "a trigger"])
 def notes(request: pytest.FixtureRequest, maria: World) -> Iterator[str]:
     """A statement that also writes what no rollback undoes."""

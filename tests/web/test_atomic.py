@@ -366,6 +366,68 @@ def test_a_statement_that_commits_leaves_the_outcome_unknown(
     assert one.ledger.all() == (1, 0, ["unknown"])
 
 
+def test_a_claim_that_was_rolled_back_by_text_is_not_taken_for_another_s(
+    make_bank: MakeBank,
+) -> None:
+    """In the transaction that the handler has begun instead, its record is not there."""
+    one = make_bank(pay())
+    instead = ["ROLLBACK; BEGIN"]
+    if one.ledger.sqlite or one.ledger.mysql:
+        instead = ["ROLLBACK AND CHAIN"] if one.ledger.mysql else ["ROLLBACK", "BEGIN IMMEDIATE"]
+    one.plays(sneaking(*instead, says=Says()))
+    assert [one.send().code for _ in range(2)] == ["outcome-unknown"] * 2
+    assert (one.script.runs, one.ledger.all()) == (1, (0, 0, ["unknown"]))
+
+
+ODD = {
+    "EXECUTE IMMEDIATE 'CREATE TABLE odd (id integer)'": "unknown",
+    "EXECUTE IMMEDIATE 'COMMIT AND CHAIN'": "unknown",
+    "EXECUTE IMMEDIATE 'ROLLBACK AND CHAIN'": "unknown",
+    "CALL commits()": "unknown",
+    "LOCK TABLES payment WRITE": "unknown",
+    "FLUSH TABLES payment WITH READ LOCK": "unknown",
+    "SET autocommit = 1": "unknown",
+    "XA START 'odd'": "completed",
+    "SET completion_type = 'CHAIN'": "completed",
+    "SET completion_type = 'RELEASE'": "completed",
+    "SET timestamp = 1": "completed",
+    "SET sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE'": "completed",
+    "SET unique_checks = 0, check_constraint_checks = 0": "completed",
+    "CREATE TEMPORARY TABLE odd (id integer)": "completed",
+    "DO RELEASE_ALL_LOCKS()": "completed",
+    "SELECT GET_LOCK('odd', 0)": "completed",
+    "KILL QUERY CONNECTION_ID()": "completed",
+    "KILL CONNECTION_ID()": "nothing",
+}
+"""What a handler may do to its session on MariaDB, and what its record is then."""
+
+
+@pytest.mark.parametrize("ledger", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("statement", ODD)
+def test_odd_statements_end_in_one_effect_or_in_doubt(make_bank: MakeBank, statement: str) -> None:
+    def script() -> Generator[Step, Any, Says]:
+        yield from pay()()
+        with suppress(semel.ConfigurationError, *DRIVER_ERRORS):
+            yield Sql(statement)
+        return Says()
+
+    one = make_bank(script)
+    one.ledger.ask("CREATE OR REPLACE PROCEDURE commits() BEGIN COMMIT; START TRANSACTION; END")
+    replies = [one.send() for _ in range(2)]
+    one.ledger.ask("DROP TABLE IF EXISTS odd")
+    payments, _, states = one.ledger.all()
+    if ODD[statement] == "completed":
+        assert [(reply.status, reply.replayed) for reply in replies] == [(201, False), (201, True)]
+        assert (one.script.runs, payments, states) == (1, 1, ["completed"])
+    elif ODD[statement] == "unknown":
+        assert [reply.code for reply in replies] == ["outcome-unknown"] * 2
+        assert states == ["unknown"]
+        assert (one.script.runs, payments <= 1) == (1, True)
+    else:
+        assert [reply.code for reply in replies] == ["not-executed"] * 2
+        assert (payments, states) == (0, [])
+
+
 @pytest.mark.parametrize("ledger", ["mariadb"], indirect=True)
 @pytest.mark.parametrize("says", [Says(500), Says(429), None])
 def test_writes_that_the_server_cannot_undo_leave_the_outcome_unknown(

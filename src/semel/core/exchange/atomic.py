@@ -133,6 +133,8 @@ def settle(ex: Exchange, outcome: ops.HandlerOutcome, progress: Progress) -> Flo
         if isinstance(written, ops.Applied):
             yield from ask(ops.Commit())
             return _committed(ex, result.answer, written.expires_at)
+        # A claim that is gone may have gone with the transaction, which the handler has ended.
+        yield from ask(ops.Undo())
     except SemelError as error:
         return (yield from _failed(ex, result, error))
     yield from ask(ops.RollBack())

@@ -127,6 +127,8 @@ def perform(conn: MysqlConnection, op: StoreOperation[Any]) -> Exchange:
             first = ""
         except MysqlFault as fault:
             fault.broken = True
+            if conn.soiled and conn.busy is None and fault.code not in _ENDS_ALL:
+                yield from _demand_begun()  # after LOCK TABLES every statement fails
             raise
         try:
             asked = steps.send(rows)
@@ -143,16 +145,22 @@ def undo(conn: MysqlConnection) -> Exchange:
     """A rollback leaves a warning when it could not undo all. One to a savepoint does so for
     temporary tables as well, which harm nobody: that of the whole transaction tells them apart."""
     _demand_not_undone(conn)
+    yield from _demand_begun()
+    if conn.warned:
+        yield "ROLLBACK"
+        conn.undone, conn.kept = ALL_UNDONE, conn.warned > 0
+    _demand_not_undone(conn)
+    return []
+
+
+def _demand_begun() -> Exchange:
+    """Go back to the savepoint, which is gone when a handler's statement has committed."""
     try:
         yield f"ROLLBACK TO SAVEPOINT {SAVEPOINT}"
-        if conn.warned:
-            yield "ROLLBACK"
-            conn.undone, conn.kept = ALL_UNDONE, conn.warned > 0
     except MysqlFault as fault:
         if fault.code == NO_SUCH_SAVEPOINT:
             raise ConfigurationError(ENDED) from None
         raise
-    _demand_not_undone(conn)
     return []
 
 
