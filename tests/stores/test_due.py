@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.connection import query
 from semel.stores.sql.dialect import dialect
 from semel.stores.sqlite import SqliteBackend
+from semel.stores.sqlite.writer import SqliteWriter
 from semel.testing.contract.records import (
     LEASE,
     ORIGIN,
@@ -412,6 +414,29 @@ def test_renewed_records_are_put_off_and_never_clog_the_sweep(
             or ()
         )
         assert late == 0
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_the_first_list_of_a_process_does_not_run_in_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: str
+) -> None:
+    asked: list[str] = []
+    ask = SqliteWriter.ask
+
+    def noted(writer: SqliteWriter, steps: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        return ask(writer, steps)
+
+    monkeypatch.setattr(SqliteWriter, "ask", noted)
+    backend = SqliteBackend(f"sqlite:///{tmp_path}/semel.db", timeout=PATIENCE)
+    op = ListNewest(Duty.EXPIRE, 10)
+    if colour == "sync":
+        backend.blocking().perform(op)
+    else:
+        await backend.awaited().perform(op)
+    assert len(asked) == 1
+    assert asked[0] != "semel-sqlite"
+    await backend.aclose()
 
 
 @pytest.mark.parametrize(

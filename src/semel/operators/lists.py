@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOK: Final = 20_000
 """Records or effects that a page looks at, unless it is told otherwise."""
+QUICK_LOOK: Final = 2_000
+"""What a screen looks at, which must be there at once (`python -m bench.lists`)."""
 CASES_AT_ONCE: Final = 500
 EFFECTS_AT_ONCE: Final = 200
 

@@ -48,7 +48,9 @@ def show(view: View) -> RecordsPage:
     """A page of records that fit the filters in the address."""
     query = view.query
     try:
-        found = lists.page(view.guard.backend, _wanted(view), PAGE, query.text("after"))
+        found = lists.page(
+            view.guard.backend, _wanted(view), PAGE, query.text("after"), lists.QUICK_LOOK
+        )
     except ConfigurationError as error:
         raise ConsoleRefusal(400, f"{error}.") from None
     rows = tuple(row(each, found.now) for each in found.glimpses)

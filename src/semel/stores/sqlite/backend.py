@@ -46,6 +46,9 @@ LISTINGS: Final = frozenset(
     }
 )
 """They may read much, and need no write lock. In an event loop they run in a thread."""
+_OPENING: Final = ops.WhoLeads("-")
+"""Asked of the writer, which opens the file: a list that comes first must not keep it for long."""
+_LONG: Final = LISTINGS - {ops.WhoLeads}
 _LOOKS: Final = frozenset({ops.Fetch, ops.Recall, *LISTINGS})
 
 
@@ -134,6 +137,9 @@ class SqliteBackend(base.PrintableBackend):
     def perform(self, op: StoreOperation[R], /) -> R:
         """The store for threads."""
         answer = self.answer_at_once(op)
+        if answer is _NOT_HERE and type(op) in _LONG:
+            self.perform(_OPENING)
+            answer = self.answer_at_once(op)
         if answer is not _NOT_HERE:
             return cast("R", answer)
         done = threading.Lock()  # used once: the cheapest thing that a thread can wait for
@@ -226,6 +232,9 @@ class _AsyncSqliteStore:
 
     async def _list(self, op: StoreOperation[R]) -> R:
         answer = await asyncio.to_thread(self._backend.answer_at_once, op)
+        if answer is _NOT_HERE and type(op) in _LONG:
+            await self._list(_OPENING)
+            answer = await asyncio.to_thread(self._backend.answer_at_once, op)
         if answer is _NOT_HERE:
             self._send(op, future := self.loop.create_future())
             answer = await future
