@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from html import unescape
 from typing import Any
 
 import httpx
 import pytest
+from werkzeug.test import Client
 
+import semel
 from semel.console import ConsoleUser, Role, routes
 from semel.core import operations as ops
 from semel.core.policy import ietf
 from semel.core.records import Fence, Identity, Origin, Request, State
 from semel.core.stored.requests import StoredRequest, encode
 from semel.core.unknown.evidence import CannotTell, Happened
-from semel.operators.operator import Operator
+from semel.operators.operator import KeyAddress, Operator
+from semel.outbox import signatures
 from tests.console.browser import SAME_SITE, Browser
 from tests.scene import HOUR, KEY, MINUTE, WITH_OUTBOX, Scene
 
@@ -401,6 +405,38 @@ def test_mismatches_are_grouped_and_name_fields_only(scene: Scene) -> None:
     assert rows[0]["fields"] == [{"name": "amount", "count": 3}, {"name": "to", "count": 1}]
     found = Desk(scene).json("mismatches?route=POST%20%2Fa&tenant=gull")["rows"]
     assert [each["count"] for each in found] == [1]
+
+
+def test_what_requests_and_providers_did_is_seen_in_the_console(scene: Scene) -> None:
+    """From real requests and a real webhook to the pages, with nothing written by the test."""
+    secret = "whsec_" + "c2VjcmV0LW9mLXRoZS1iYW5rLWFuZC10aGUtc2hvcA=="
+
+    def application(environ: dict[str, Any], start: Any) -> list[bytes]:
+        raise semel.OutcomeUnknown("cut off")
+
+    client = Client(scene.guard.wsgi(application))
+    for amount in (7, 7, 8):
+        sent = {"Idempotency-Key": "0123456789abcdef"}
+        client.post("/payments", json={"amount": amount, "card": "4242"}, headers=sent)
+    found = scene.guard.operator().find(KeyAddress("", "POST", "/payments", "0123456789abcdef"))
+    assert found is not None
+    identity = found.case.record.identity
+    inbox = scene.guard.inbox("acme", secret, lambda _: (identity, CannotTell("still pending")))
+    at = int(time.time())
+    signature = signatures.sign(signatures.secrets(secret), "evt_7", at, b"{}")
+    head = {"Webhook-Id": "evt_7", "Webhook-Timestamp": str(at), "Webhook-Signature": signature}
+    assert inbox.receive(head, b"{}").status == 200
+    assert scene.guard.runtime.notables is not None
+    scene.guard.runtime.notables.run_once(last=True)
+    desk = Desk(scene)
+    (row,) = desk.json("mismatches")["rows"]
+    assert row["fields"] == [{"name": "amount", "count": 1}]
+    told = desk.json(f"unknown/{identity.hex()}")["record"]
+    assert "evt_7" in told["webhooks"][0]["text"]
+    texts = [line["text"] for line in told["lines"] if line["kind"] == "notable"]
+    assert any(text.startswith("a duplicate met it") for text in texts)
+    assert any("fields: amount" in text for text in texts)
+    assert "4242" not in desk.get("mismatches") + desk.get(f"unknown/{identity.hex()}")
 
 
 # ── two persons ───────────────────────────────────────────────────────────────────────────────────
