@@ -128,7 +128,9 @@ def test_the_overview_counts_what_needs_a_person_and_links_to_it(shop: Shop) -> 
     assert figures["Unknown: a person must decide"]["count"] == 1
     assert figures["In flight"]["count"] == 0
     assert found["health"]["up"] is True
-    assert "records?state=unknown" in page(shop.console, "/")
+    shown = page(shop.console, "/")
+    for link in ("./unknown", "./in-flight", "./records?state=pending", "./outbox?state=dead"):
+        assert f'href="{link}"' in shown
 
 
 def test_the_overview_says_how_the_last_day_went_by_route(shop: Shop) -> None:
@@ -214,6 +216,44 @@ def test_the_filters_are_in_the_address_and_in_the_form(shop: Shop) -> None:
     assert 'value="acme"' in shown
     assert look(shop.console, "/records?tenant=nobody")["rows"] == []
     assert "No record fits" in page(shop.console, "/records?tenant=nobody")
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("status=2xx", 3),
+        ("status=402", 1),
+        ("reason=timed", 0),
+        ("reason=outcomeunknown", 1),
+        ("route=POST%20/payments", 6),
+        ("route=POST%20/other", 0),
+        ("resource=none", 0),
+        ("since=1h", 6),
+        ("since=2100-01-01", 0),
+        ("older=1h", 0),
+        ("path=/pay*", 6),
+        ("method=put", 0),
+    ],
+)
+def test_each_filter_counts(shop: Shop, query: str, count: int) -> None:
+    assert len(look(shop.console, f"/records?{query}")["rows"]) == count
+
+
+def test_the_newest_record_comes_first_and_pages_miss_none(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        shop.clock.pass_by(timedelta(minutes=1))
+        shop.send("201", f"{KEY}-later-{number}")
+    monkeypatch.setattr("semel.console.screens.records.PAGE", 4)
+    seen: list[str] = []
+    after: Any = ""
+    while after is not None:
+        found = look(shop.console, f"/records?state=completed&after={after}")
+        seen += [each["created_at"] for each in found["rows"]]
+        after = found["next"]
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == 9
 
 
 def test_a_filter_that_makes_no_sense_is_refused_with_a_sentence(shop: Shop) -> None:

@@ -152,8 +152,8 @@ def _unsettled(view: View) -> tuple[Figure, ...]:
         return Figure(what, len(of), more, oldest, to, query, tone)
 
     return (
-        figure("Unknown: a person must decide", dead, "records", "bad", state="unknown"),
-        figure("Unknown: a probe is asked", asked, "records", "doubt", state="unknown"),
+        figure("Unknown: a person must decide", dead, "unknown", "bad"),
+        figure("Unknown: a probe is asked", asked, "unknown", "doubt"),
         figure("Lease past, not yet swept", lapsed, "in-flight", "doubt"),
         figure("In flight", running, "in-flight", ""),
         figure("Waiting for a worker", pending, "records", "", state="pending"),
@@ -187,7 +187,7 @@ def _of_effects(
 ) -> Figure:
     first = min((each.created_at for each in found), default=None)
     oldest = None if first is None else Moment(first, now)
-    return Figure(what, len(found), more, oldest, "outbox", {"shelf": shelf}, tone)
+    return Figure(what, len(found), more, oldest, "outbox", {"state": shelf}, tone)
 
 
 def _shelf(view: View, shelf: ops.Shelf) -> tuple[list[Effect], bool, Micros]:

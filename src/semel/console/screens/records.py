@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.console.requests import ConsoleRefusal
-from semel.console.screens.filters import age
+from semel.console.screens.filters import age, since
 from semel.console.times import Moment, moment
 from semel.console.view import Redirect, View
 from semel.core.frozen import frozen
@@ -13,6 +13,7 @@ from semel.core.records import Glimpse, Micros, State, whole_origin
 from semel.errors import ConfigurationError
 from semel.operators import lists
 from semel.operators.operator import KeyAddress
+from semel.web.inventory import KnownRoutes
 
 PAGE: Final = 50
 
@@ -32,16 +33,25 @@ class RecordRow:
     due_at: Moment | None
     reason: str | None
     size: int | None
+    status: int | None
+    """Of its answer; None: it has none, or it is encrypted."""
+    resource: str | None
 
 
 @frozen
 class RecordsPage:
+    """Newest first."""
+
     rows: tuple[RecordRow, ...]
     looked: int
     """Records that were read for it."""
     next: str | None
     """Where the next page begins; None: there is none."""
     states: tuple[str, ...]
+    routes: tuple[str, ...]
+    """Those that the application has, to choose from."""
+    unread: int
+    """Answers whose status could not be compared: they are encrypted."""
 
 
 def show(view: View) -> RecordsPage:
@@ -54,7 +64,8 @@ def show(view: View) -> RecordsPage:
     except ConfigurationError as error:
         raise ConsoleRefusal(400, f"{error}.") from None
     rows = tuple(row(each, found.now) for each in found.glimpses)
-    return RecordsPage(rows, found.looked, found.after, tuple(State))
+    routes = tuple(sorted(KnownRoutes(view.guard, view.app).policies))
+    return RecordsPage(rows, found.looked, found.after, tuple(State), routes, found.unread)
 
 
 def row(seen: Glimpse, now: Micros) -> RecordRow:
@@ -71,6 +82,8 @@ def row(seen: Glimpse, now: Micros) -> RecordRow:
         moment(seen.due_at, now),
         seen.reason,
         seen.size,
+        seen.status,
+        seen.resource,
     )
 
 
@@ -84,6 +97,11 @@ def _wanted(view: View) -> lists.RecordFilter:
         method=None if method is None else method.upper(),
         path=query.text("path"),
         older=age(query.text("older")),
+        since=since(query.text("since"), view.now()) if query.text("since") else None,
+        route=query.text("route"),
+        status=query.text("status"),
+        reason=query.text("reason"),
+        resource=query.text("resource"),
     )
 
 
