@@ -16,6 +16,8 @@ from semel.operators.operator import KeyAddress
 from semel.web.inventory import KnownRoutes
 
 PAGE: Final = 50
+LOOK: Final = 10_000
+"""Records that are looked at for a page; with a rare filter the next page goes on from there."""
 
 
 @frozen
