@@ -264,7 +264,7 @@ def expired_by(reaper: Call) -> tuple[Identity, list[Call]]:
     ]
     claimed, completed, found = (backend.perform(op) for op in ops)
     assert isinstance(found, Found)
-    expired = replace(found.record, state=State.EXPIRED, snapshot=None, fields=b"")
+    expired = replace(found.record, state=State.EXPIRED, snapshot=None, fields=b"", expires_at=None)
     replies = [claimed, completed, found, Found(expired, NOW)]
     times = [0, 5, 20, 30]
     told = [

@@ -19,15 +19,15 @@ Example: TypeAlias = bytes | int | str
 _EXAMPLES: Final[Mapping[Example, str]] = {
     bytes(32): "identity after",
     bytes(16): "fence seen",
-    b"\1": "fields fingerprint journal new old payload prefix request snapshot",
-    0: "all dead tries",
-    1: "before id oldest on_lapse place size terms version",
+    b"\1": "fields fingerprint identities journal new old payload prefix request snapshot",
+    0: "all anywhere dead leads tries",
+    1: "before id most number oldest on_lapse pid place size terms version",
     5: "duty",
     100: "limit",
-    86_400_000_000: "again_in alive delay keep lease patience probe_after requeue",
+    86_400_000_000: "again_in alive delay keep lease memory patience probe_after requeue",
     2_592_000_000_000: "retention tombstone",
-    1_767_225_600_000_000: "created_at expires_at forget_at fresh_until leased_until now",
-    "acme": "actor application order_key subject tenant",
+    1_767_225_600_000_000: "created_at due expires_at forget_at fresh_until leased_until now since",
+    "acme": "actor application does host order_key role subject tenant",
     "asked to": "error evidence reason said why",
     "evict": "verb",
     "i1": "previous recipe",
@@ -35,6 +35,7 @@ _EXAMPLES: Final[Mapping[Example, str]] = {
     "POST": "method",
     "POST /payments": "name names path route",
     "waiting": "shelf",
+    "[]": "notables",
 }
 EXAMPLES: Final[Mapping[str, Example]] = {
     name: value for value, names in _EXAMPLES.items() for name in names.split()

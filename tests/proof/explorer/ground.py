@@ -238,12 +238,14 @@ class Ground:
 
 
 def _steps_of_maintenance() -> list[ops.StoreOperation[Any]]:
+    """Those that can change a record: `Prune` forgets notables, which no decision looks at."""
     flow, steps = tend(), []
     op = next(flow)
     try:
         while True:
             assert isinstance(op, ops.StoreOperation)
-            steps.append(op)
+            if not isinstance(op, ops.Prune):
+                steps.append(op)
             op = flow.send(ops.Tended({}, False, 0))
     except StopIteration:
         return steps
