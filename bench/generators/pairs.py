@@ -46,9 +46,7 @@ SNAPSHOT = encode_whole(201, [JSON], os.urandom(231))
 
 
 def claim(identity: Identity, fence: Fence) -> Claim:
-    origin = replace(ORIGIN, key=OTHERWISE.get("key", ORIGIN.key))
-    fields = b"" if "fields" in OTHERWISE else FIELDS
-    return Claim(identity, fence, FINGERPRINT, fields, origin, LEASE, terms=TERMS.id)
+    return Claim(identity, fence, FINGERPRINT, FIELDS, ORIGIN, LEASE, terms=TERMS.id)
 
 
 async def pair(store: AsyncStore) -> None:
@@ -100,5 +98,7 @@ def written() -> int:
 
 if __name__ == "__main__":
     url, in_flight, seconds, *others = sys.argv[1:]
-    OTHERWISE.update(each.split("=", 1) for each in others)
+    OTHERWISE.update(dict(each.split("=", 1) for each in others))
+    ORIGIN = replace(ORIGIN, key=OTHERWISE.get("key", ORIGIN.key))
+    FIELDS = b"" if "fields" in OTHERWISE else FIELDS
     print(json.dumps(uvloop.run(measure(url, int(in_flight), float(seconds)))))

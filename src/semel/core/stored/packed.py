@@ -41,20 +41,21 @@ def unpacked_key(kept: bytes) -> str:
 def packed_fingerprint(text: str) -> bytes:
     """How it was made, NUL, and 16 bytes of the digest."""
     made, dot, digest = text.partition(".")
-    if not dot or len(digest) != _LETTERS or not _DIGEST(digest):
+    if not dot or len(digest) != _LETTERS or not made.isascii() or not _DIGEST(digest):
         return text.encode()
     octets = a2b_base64(digest.encode().translate(_STANDARD) + b"==")
     return b"%b\0%b" % (made.encode(), octets)
 
 
 def unpacked_fingerprint(kept: bytes) -> str:
+    """Every replay reads one: in one step."""
     made, nul, octets = kept.partition(b"\0")
     if not nul:
         return _text(kept)
-    if len(octets) != _SIZE - 1:
+    if len(octets) != _SIZE - 1 or not made.isascii():
         raise StoreCorrupt("a record's fingerprint cannot be read")
-    digest = b2a_base64(octets, newline=False).translate(_URL_SAFE)[:_LETTERS]
-    return f"{_text(made)}.{digest.decode()}"
+    digest = b2a_base64(octets, newline=False).translate(_URL_SAFE)
+    return (b"%b.%b" % (made, digest[:_LETTERS])).decode()
 
 
 def _text(kept: bytes) -> str:
