@@ -252,6 +252,15 @@ def test_another_password_ends_the_sessions_of_the_old_one(guard: semel.Guard, u
     assert browser.get("/", cookie=mine).status_code == 303
 
 
+def test_a_second_login_ends_the_session_before(guard: semel.Guard, users: Path) -> None:
+    browser = Browser(console_of(guard, users=UsersFile(users)), "asgi", None)
+    form = {"name": "ada", "password": PASSWORD}
+    first = cookie(browser.send("/login", form))
+    second = cookie(browser.ask("POST", "/login", {"cookie": first, **SAME_SITE}, data=form))
+    assert browser.get("/", cookie=first).status_code == 303
+    assert browser.get("/", cookie=second).status_code == 200
+
+
 def test_who_guesses_waits_longer_and_longer(guard: semel.Guard, users: Path) -> None:
     clock = Clock()
     attempts = Attempts(clock)
