@@ -50,6 +50,10 @@ class Scene:
         self.runner = FlowRunner(self.guard)
         self.fences: dict[Identity, Fence] = {}
 
+    def new_identity(self) -> Identity:
+        """In the order in which records are made."""
+        return Identity(next(_numbers).to_bytes(32, "big"))
+
     def travel(self, duration: Micros) -> None:
         self.harness.travel(duration)
 
@@ -66,15 +70,16 @@ class Scene:
         request: bytes | None = None,
         route: str = EVERY_ROUTE,
         policy: Policy | None = None,
+        tenant: str = "tern",
     ) -> Identity:
         """A record in progress; with points it is an operation that can be resumed."""
         terms = self.guard.runtime.plan(route, policy or self.guard.policy).terms
         self.harness.perform(ops.Agree(terms))
-        identity = Identity(next(_numbers).to_bytes(32, "big"))
+        identity = self.new_identity()
         fence = self.fences[identity] = fresh_fence()
         if points or intent:
             on_lapse = OnLapse.RESUME
-        origin = Origin("tern", method, path, KEY)
+        origin = Origin(tenant, method, path, KEY)
         claim = ops.Claim(
             *(identity, fence, "r1.x", b"", origin, MINUTE, on_lapse),
             request=request,
@@ -90,9 +95,15 @@ class Scene:
             self.harness.perform(ops.Advance(identity, fence, journal.encode(written)))
         return identity
 
-    def unknown(self, *points: str, probe_after: Micros | None = 0, **how: Any) -> Identity:
+    def unknown(
+        self,
+        *points: str,
+        probe_after: Micros | None = 0,
+        reason: str = "TimeoutError",
+        **how: Any,
+    ) -> Identity:
         identity = self.held(*points, **how)
-        op = ops.Suspend(identity, self.fences[identity], "TimeoutError", probe_after)
+        op = ops.Suspend(identity, self.fences[identity], reason, probe_after)
         self.harness.perform(op)
         assert self.state(identity) is State.UNKNOWN
         return identity

@@ -37,8 +37,11 @@ def cache_folder() -> Path:
     return Path(home, "semel-tests")
 
 
-def unpacked(name: str, packages: Sequence[str]) -> Unpacked | None:
-    """The packages, with the libraries that the first of them needs; None where there are none."""
+def unpacked(name: str, packages: Sequence[str], *, recurse: bool = False) -> Unpacked | None:
+    """The packages, with the libraries that the first of them needs; None where there are none.
+
+    ``recurse``: and those that the libraries need themselves.
+    """
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return None
     cache = cache_folder()
@@ -47,9 +50,9 @@ def unpacked(name: str, packages: Sequence[str]) -> Unpacked | None:
     with locked(cache / f"{name}.lock"):
         if not root.exists():
             try:
-                fetch(packages, root, Lists())
+                fetch(packages, root, Lists(), recurse)
             except subprocess.CalledProcessError:
-                fetch_with_own_lists(packages, root)
+                fetch_with_own_lists(packages, root, recurse)
     return Unpacked(root) if root.exists() else None
 
 
@@ -61,12 +64,12 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def fetch_with_own_lists(packages: Sequence[str], root: Path) -> None:
+def fetch_with_own_lists(packages: Sequence[str], root: Path, recurse: bool) -> None:
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         lists = Lists(Path(folder))
         try:
             run("apt-get", *lists.options, "update")
-            fetch(packages, root, lists)
+            fetch(packages, root, lists, recurse)
         except subprocess.SubprocessError as error:
             print(f"semel: Debian's {packages[0]} could not be fetched: {error}")
 
@@ -88,9 +91,9 @@ class Lists:
         return [*chosen, "-oAPT::Sandbox::User=root"]  # no other user may write there
 
 
-def fetch(packages: Sequence[str], root: Path, lists: Lists) -> None:
+def fetch(packages: Sequence[str], root: Path, lists: Lists, recurse: bool) -> None:
     """Into a folder beside, renamed when it is complete: half of it is never found."""
-    wanted = [*packages, *missing_libraries(packages[0], lists)]
+    wanted = [*packages, *missing_libraries(packages[0], lists, recurse)]
     with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name)
         run("apt-get", *lists.options, "download", *wanted, cwd=folder)
@@ -99,11 +102,12 @@ def fetch(packages: Sequence[str], root: Path, lists: Lists) -> None:
         (folder / "root").rename(root)
 
 
-def missing_libraries(package: str, lists: Lists) -> list[str]:
+def missing_libraries(package: str, lists: Lists, recurse: bool) -> list[str]:
     """What it depends on and the machine does not have."""
-    command = ["apt-cache", *lists.options, "depends", "--no-recommends", "--no-suggests", package]
-    wanted = re.findall(r"^\s*Depends: (lib[\w.+-]+)$", run(*command), re.MULTILINE)
-    return [name for name in wanted if not installed(name)]
+    command = ["apt-cache", *lists.options, "depends", "--no-recommends", "--no-suggests"]
+    command += ["--recurse"] if recurse else []
+    wanted = re.findall(r"^\W*Depends: (lib[\w.+-]+)$", run(*command, package), re.MULTILINE)
+    return [name for name in dict.fromkeys(wanted) if not installed(name)]
 
 
 def installed(package: str) -> bool:
