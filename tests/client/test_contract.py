@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ import pytest
 
 import semel
 from semel.client import BudgetSpent, CallJournal, CallOutcomeUnknown, ContractError, KeyExpired
-from semel.client.contract import FRESH
+from semel.client.contract import FRESH, parsed, terms_of
 from semel.client.responses import kept_for
 from semel.core.frozen import replace
 from tests.client.answers import answer, call
@@ -28,6 +31,7 @@ BOTH_COLOURS = pytest.mark.parametrize("kind", ["httpx", "aiohttp"])
 ONE_TRY = replace(QUICK, tries=1)
 HOUR = timedelta(hours=1)
 DAY = 86_400
+LONG_PATH = "/".join(["1" * 40] * 40)
 
 
 def opened(kind: str, journal: Path | None, **options: Any) -> Any:
@@ -172,6 +176,7 @@ class Server:
         self.statuses: list[int] = []
         self.busy = 0
         self.reads = 0
+        self.location = ""
         self.calls: list[dict[str, str]] = []
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self.http.server_port}"
@@ -199,6 +204,8 @@ class Server:
             def _send(self, status: int, octets: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(octets)))
+                if server.location:
+                    self.send_header("Location", server.location)
                 self.end_headers()
                 self.wfile.write(octets)
 
@@ -220,6 +227,11 @@ def server() -> Iterator[Server]:
 
 def key_of(contract: Any) -> Any:
     return contract["default"]["key"]
+
+
+def many_ways(step: str) -> dict[str, str]:
+    """A route whose pattern, if it were matched, would keep the client busy for years."""
+    return {"method": "*", "path": "/" + step * 40 + "/end"}
 
 
 Wrong = Callable[[Any], Any]
@@ -247,6 +259,22 @@ WRONG: dict[str, Wrong] = {
     "no header": lambda contract: key_of(contract).update(places=[{"in": "header", "name": "a b"}]),
     "no pointer": lambda contract: key_of(contract).update(places=[{"in": "body", "pointer": ""}]),
     "quoted or not": lambda contract: key_of(contract).pop("quoted_only"),
+    "lifetime NaN": lambda contract: contract["default"].update(lifetime=math.nan),
+    "lifetime without end": lambda contract: contract["default"].update(lifetime=math.inf),
+    "a huge document": lambda contract: contract.update(about="x" * 2**20),
+    "paths of any depth": lambda contract: contract.update(routes=[many_ways("{a:path}")]),
+    "parameters side by side": lambda contract: contract.update(routes=[many_ways("{a}")]),
+    "numbers side by side": lambda contract: contract.update(routes=[many_ways("{a:int}")]),
+    "segments with two parameters": lambda contract: contract.update(routes=[many_ways("{a}{b}/")]),
+    "credentials as a key": lambda contract: key_of(contract).update(
+        places=[{"in": "header", "name": "Authorization"}]
+    ),
+    "the length as a key": lambda contract: key_of(contract).update(
+        places=[{"in": "header", "name": "content-LENGTH"}]
+    ),
+    "a deep place": lambda contract: key_of(contract).update(
+        places=[{"in": "body", "pointer": "/k" * 100_000}]
+    ),
 }
 
 
@@ -258,9 +286,63 @@ def test_a_contract_that_is_wrong_is_an_error_and_nothing_is_sent(
     server.contract = changed if isinstance(changed, bytes | list) else server.contract
     with opened("httpx", journal) as client:
         with pytest.raises(ContractError):
-            client.post(f"{server.url}/pay", json={"a": 1})
+            client.post(f"{server.url}/{LONG_PATH}", json={"a": 1})
         assert client.pending() == []
     assert server.calls == []
+
+
+@EVERY_KIND
+def test_a_contract_elsewhere_is_none(kind: str, server: Server) -> None:
+    """A redirect is not followed: another host says nothing about this one."""
+    other = Server()
+    thread = threading.Thread(target=other.http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    server.statuses = [307]
+    server.location = f"{other.url}/.well-known/idempotency"
+    with opened(kind, None) as client, pytest.raises(ContractError) as raised:
+        client.post(f"{server.url}/pay", json={"a": 1})
+    other.http.shutdown()
+    other.http.server_close()
+    assert raised.value.unreadable
+    assert (other.reads, other.calls, server.calls) == (0, [], [])
+
+
+WORDS: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    10**30,
+    1.5,
+    math.nan,
+    "",
+    "\ud800",
+    [],
+    [[]],
+    {},
+    {"": {}},
+)
+
+
+@pytest.mark.parametrize("member", ["contract", "default", "key", "place", "route"])
+def test_no_type_in_a_contract_is_a_mistake_of_the_client(member: str, server: Server) -> None:
+    """Each member of each part, with each type: followed, or a ContractError; nothing else."""
+    told = server.contract
+    told["routes"] = [{"method": "POST", "path": "/other", **copy.deepcopy(told["default"])}]
+    parts = {"contract": told, "default": told["default"], "route": told["routes"][0]}
+    parts |= {"key": key_of(told), "place": key_of(told)["places"][0]}
+    budget = replace(QUICK, tries=1)
+    for name, word in itertools.product(parts[member], WORDS):
+        held, parts[member][name] = parts[member][name], word
+        with contextlib.suppress(ContractError):
+            read = parsed(answer(200, told), 0.0)
+            terms_of(read.promises("POST", "http://a/pay"), None, None, budget)
+        parts[member][name] = held
+    assert (
+        terms_of(
+            parsed(answer(200, told), 0.0).promises("POST", "http://a/pay"), None, None, budget
+        ).lifetime
+        == told["default"]["lifetime"]
+    )
 
 
 @EVERY_KIND

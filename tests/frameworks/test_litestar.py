@@ -272,6 +272,30 @@ async def test_a_deferred_request_is_run_and_told_of(make_guard: MakeGuard, tmp_
     assert seen == ["run"]
 
 
+def with_two_links(problem: semel.Problem, request: semel.Request) -> semel.Response:
+    links = ((b"link", b"</one>; rel=help"), (b"link", b"</two>; rel=help"))
+    return semel.Response(problem.status, (*links, (b"content-type", b"text/x-own")), b"no")
+
+
+async def test_the_status_route_keeps_headers_that_are_there_twice(
+    make_guard: MakeGuard, tmp_path: Path
+) -> None:
+    guard = make_guard(f"sqlite:///{tmp_path / 'semel.db'}", tenant=user_of, refusal=with_two_links)
+
+    @post("/report")
+    @guard.route(semel.accepted(mode="deferred", required=True))
+    async def report() -> str:
+        return "done"
+
+    app = Litestar([report], middleware=[Bearer], on_app_init=[partial(install, guard=guard)])
+    async with client(app) as http:
+        at = (await http.post("/report")).headers["location"]
+        refused = await http.get(at, headers={"authorization": "b1"})
+    assert (refused.status_code, refused.text) == (404, "no")
+    assert refused.headers.get_list("link") == ["</one>; rel=help", "</two>; rel=help"]
+    assert refused.headers.get_list("content-type") == ["text/x-own"]
+
+
 async def test_a_wrong_setting_stops_the_start_and_the_end_closes_the_store(
     make_guard: MakeGuard, tmp_path: Path
 ) -> None:

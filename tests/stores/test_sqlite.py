@@ -602,6 +602,30 @@ def test_a_full_disk_is_an_outage_that_ends(
     assert isinstance(ask(backend, given[-1]), ops.Applied)
 
 
+def test_an_error_that_undoes_the_whole_transaction_is_not_one_of_its_statement(
+    backend: SqliteBackend, other: sqlite3.Connection
+) -> None:
+    """SQLite rolls back all of it when a write is interrupted, as on some I/O errors: those before
+    in the batch are written again, and those after it not outside of a transaction."""
+    claims = [held(backend) for _ in range(3)]
+    interrupted = claims[1]
+    given = [ops.Release(op.identity, op.fence, 60_000_000) for op in claims]
+    writer = writers_connection(backend)
+
+    def interrupt(statement: str) -> None:
+        is_it = interrupted.fence.hex() in statement.lower()
+        writer.set_progress_handler((lambda: 1) if is_it else None, 1)
+
+    writer.set_trace_callback(interrupt)
+    replies = together(backend, other, [*given])
+    assert [type(reply) for reply in replies] == [ops.Applied, StoreUnavailable, ops.Applied]
+    assert replies[1].applied is False
+    writer.set_trace_callback(None)
+    writer.set_progress_handler(None, 0)
+    states = [ask(backend, ops.Read(op.identity)).record.state for op in given]
+    assert states == [State.FAILED_RETRYABLE, State.IN_PROGRESS, State.FAILED_RETRYABLE]
+
+
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
 def test_nothing_is_acknowledged_into_a_file_that_is_gone(
     path: Path, backend: SqliteBackend, replaced: bool

@@ -13,7 +13,7 @@ import pytest
 
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.worker.wake_up import EFFECT, WORK, Wake
-from semel.worker.worker import DELIVER, MAINTAIN, RUN, Round, Worker
+from semel.worker.worker import DELIVER, MAINTAIN, RUN, ConcurrentLoop, Round, Worker
 from tests.waiting import PATIENCE, Ahead, turns
 
 HOUR = timedelta(hours=1)
@@ -246,3 +246,36 @@ async def test_once_each_loop_has_one_round() -> None:
 async def test_a_worker_without_loops_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         Worker([])
+
+
+class OneAtWork(ConcurrentLoop):
+    """Has one thing to do, which lasts until it is let go; counts the looks for more."""
+
+    def __init__(self) -> None:
+        super().__init__(2, None)
+        self.looks, self.end = 0, asyncio.Event()
+
+    async def _fill(self) -> float | None:
+        self.looks += 1
+        if self.looks == 1:
+            self._start(self._work())
+        return None
+
+    async def _work(self) -> str:
+        await self.end.wait()
+        return "done"
+
+
+async def test_one_call_to_wake_is_one_look_while_work_goes_on() -> None:
+    """Not one after the other until that work ends: each asks the store."""
+    loop = OneAtWork()
+    round_ = asyncio.create_task(loop.run_once())
+    await turns()
+    looks = [loop.looks]
+    for _ in range(2):
+        loop.wake()
+        await turns()
+        looks.append(loop.looks)
+    loop.end.set()
+    assert (await round_).done == 1
+    assert looks == [1, 2, 3]

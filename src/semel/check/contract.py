@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 
 from semel.check.json_values import is_array, is_object
 from semel.check.run import CheckRun
 from semel.check.wire import NoReply, WireRequest
-from semel.core.request.path_pattern import CONTRACT_ADDRESS, path_pattern
+from semel.core.request.path_pattern import CONTRACT_ADDRESS, foreign_pattern
 from semel.errors import ConfigurationError
-
-MOST_PATH_PARAMETERS: Final = 2
 
 
 def declared_promises(run: CheckRun) -> Mapping[str, Any] | None:
@@ -51,11 +49,9 @@ def _for_method(promises: object, method: str) -> Mapping[str, Any]:
 
 
 def _fits(named: str, path: str) -> bool:
-    """Parameters in another syntax than the contract's fit nothing but themselves. With many that
-    stand for several segments, a pattern could be matched for hours."""
-    if named.count(":path}") > MOST_PATH_PARAMETERS:
-        return named == path
+    """Parameters in another syntax than the contract's fit nothing but themselves, and so do those
+    that could be matched in too many ways."""
     try:
-        return path_pattern(named).fullmatch(path) is not None
+        return foreign_pattern(named).fullmatch(path) is not None
     except ConfigurationError:
         return named == path

@@ -19,7 +19,7 @@ from semel.client.model import CallAnswer, KeyTerms, LogicalCall
 from semel.core.flow import Flow, ask
 from semel.core.frozen import frozen
 from semel.core.request.key_places import BodyField, key_places
-from semel.core.request.path_pattern import path_pattern
+from semel.core.request.path_pattern import foreign_pattern
 from semel.errors import ConfigurationError
 
 VERSION: Final = 1
@@ -27,6 +27,28 @@ FRESH: Final = 300.0
 """Seconds after which a contract is read again: servers change."""
 _LONGEST: Final = 10**12
 """Seconds; a longer lifetime is a mistake."""
+_MOST_BYTES: Final = 2**20
+"""Of a contract; a route's promises are less than a kilobyte."""
+_DEEPEST: Final = 100
+"""Steps to a key in the body; what is much deeper cannot be written as JSON."""
+_TAKEN_HEADERS: Final = {
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-api-key",
+}
+"""Headers that say something else. A caller's credentials would be taken for its key, and the
+journal keeps keys."""
 _PASSING: Final = frozenset({408, 425, 429})
 
 
@@ -78,12 +100,15 @@ def parsed(answer: CallAnswer, now: float) -> ServerContract:
     """The contract in an answer; an error if it is none, or one of another version."""
     if answer.status != 200:
         raise ContractError(f"the server answered {answer.status}", unreadable=True)
+    if len(answer.body) > _MOST_BYTES:
+        said = f"the server's contract has more than {_MOST_BYTES} bytes"
+        raise ContractError(said, unreadable=True)
     try:
         document = json.loads(answer.body)
         if _a(int, document, "version") != VERSION:
             raise ContractError(f"it is not of version {VERSION}")
         routes = [
-            (_a(str, each, "method"), path_pattern(_a(str, each, "path")), each)
+            (_a(str, each, "method"), foreign_pattern(_a(str, each, "path")), each)
             for each in _a(list, document, "routes")
         ]
         return ServerContract(tuple(routes), document.get("default"), now)
@@ -139,9 +164,14 @@ def _read_place(place: Any) -> str | BodyField | None:
         if kind == "header":
             header: str = _a(str, place, "name")
             key_places(header)  # or an error
+            if header.lower() in _TAKEN_HEADERS:
+                raise ContractError(f"the server's contract has the key in {header}")
             return header
         if kind == "body":
-            return BodyField(_a(str, place, "pointer"))
+            field = BodyField(_a(str, place, "pointer"))
+            if len(field.steps) > _DEEPEST:
+                raise ContractError("the server's contract has the key too deep in the body")
+            return field
     except ConfigurationError as error:
         raise ContractError(f"the server's contract has a wrong place: {error}") from error
     raise ContractError(f"the server's contract has a place of an unknown kind, {kind!r}")

@@ -24,6 +24,7 @@ try:
     from litestar.config.app import AppConfig
     from litestar.handlers import HTTPRouteHandler
     from litestar.middleware import DefineMiddleware
+    from litestar.response.base import ASGIResponse
 except ImportError as error:
     raise ImportError(
         "semel.frameworks.litestar needs Litestar: pip install 'semel[litestar]'", name=error.name
@@ -105,13 +106,17 @@ def _contract_handler(guard: Guard) -> HTTPRouteHandler:
 
 def _status_handler(guard: Guard) -> HTTPRouteHandler:
     @get(guard.status + "/{operation:str}", include_in_schema=False)
-    async def status(request: Request[Any, Any, Any]) -> LitestarResponse[bytes]:
+    async def status(request: Request[Any, Any, Any]) -> ASGIResponse:
         pipeline = Pipeline(guard, request.app, find_tag)
         state = await gate.status_at(pipeline, cast("Scope", request.scope))
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in state.headers}
-        kind = headers.pop("content-type", "application/octet-stream")
-        return LitestarResponse(
-            state.body, status_code=state.status, headers=headers, media_type=kind
+        return ASGIResponse(
+            body=state.body,
+            status_code=state.status,
+            # A list: a header may be there twice.
+            headers=[
+                (name.decode("latin-1"), text.decode("latin-1")) for name, text in state.headers
+            ],
+            media_type="application/octet-stream",
         )
 
     return status

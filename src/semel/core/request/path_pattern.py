@@ -19,6 +19,9 @@ _CONVERTORS: Final = {
 _OTHER_SYNTAX: Final = re.compile(r"<(?:[a-z]+(?:\([^)]*\))?:)?(\w+)>|/:(\w+)")
 """Parameters as Flask, Django and Express write them: they would fit no path."""
 _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)(?::([a-z]+))?\}")
+_MOST_CHOICES: Final = 2
+"""In a stranger's path; the time to match it is a power of the path's length, with this exponent
+and one more."""
 
 
 def path_pattern(path: str) -> re.Pattern[str]:
@@ -45,3 +48,18 @@ def path_pattern(path: str) -> re.Pattern[str]:
         raise ConfigurationError(f"{path!r}: unbalanced braces")
     # Starlette ends its patterns with "$", which lets "/pay%0A" through to the route "/pay".
     return re.compile(pattern + re.escape(rest) + r"\n?", re.DOTALL)
+
+
+def foreign_pattern(path: str) -> re.Pattern[str]:
+    """The pattern of a path that a stranger wrote, as a server in its contract.
+
+    An error for one that could be matched for hours: each ``{x:path}``, and each further parameter
+    of one segment, leaves a choice where it ends, and the choices multiply.
+    """
+    choices = sum(
+        max(0, len(_PARAMETER.findall(segment)) - 1) + segment.count(":path}")
+        for segment in path.split("/")
+    )
+    if choices > _MOST_CHOICES:
+        raise ConfigurationError("a path has parameters that could be matched in too many ways")
+    return path_pattern(path)
