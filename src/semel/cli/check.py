@@ -198,9 +198,11 @@ def _say_plan(options: CheckOptions, probes: list[Any], as_json: bool) -> None:
 def _write_report(report: CheckReport, wanted: str) -> None:
     form, equals, name = wanted.partition("=")
     text = report.text(form)
-    if not equals:
-        return click.echo(text)  # its parts were made safe to show
-    return _write(Path(name), text)
+    if equals:
+        return _write(Path(name), text)
+    for line in text.rstrip("\n").split("\n"):
+        output.say(line)
+    return None
 
 
 def _write(path: Path, text: str) -> None:

@@ -37,8 +37,11 @@ FATES: tuple[Fate, ...] = ("drop", "refuse", "late")
 SAID = {"drop": "done but not answered", "refuse": "not received", "late": "received late"}
 
 _COMMIT = re.compile(rb"\bCOMMIT\b")
-_KEY, _ANSWER = canary.new_key()[8:24].encode(), canary.ANSWER.encode()
-_CARRIED = (_KEY, _ANSWER)
+_KEY = canary.new_key()[8:24]
+_KEYS = (_KEY.encode(), bytes.fromhex(_KEY.replace("-", "")))
+"""A part of every key, as it is and as SQL stores pack it."""
+_ANSWER = canary.ANSWER.encode()
+_CARRIED = (*_KEYS, _ANSWER)
 _NAMED = ("retake", "release")
 _MARKS = (
     *_CARRIED,
@@ -56,7 +59,7 @@ def commits(message: bytes) -> bool:
 
 
 def claims(message: bytes) -> bool:
-    return _carries(_KEY, message)
+    return any(_carries(key, message) for key in _KEYS)
 
 
 def completions(message: bytes) -> bool:
