@@ -223,7 +223,14 @@ def test_a_page_without_its_record_says_so(quick: Scene) -> None:
 # ── unknown ───────────────────────────────────────────────────────────────────────────────────────
 
 
+def looked(page: str) -> dict[str, str]:
+    """What its forms bring back of what the probe has said."""
+    fields = re.findall(r'name="(looked|voucher)" value="([^"]*)"', page)
+    return {name: unescape(value) for name, value in fields}
+
+
 def test_settled_as_happened_with_the_evidence_that_was_on_screen(scene: Scene) -> None:
+    scene.guard.policy = ietf(probe=lambda _: Happened())
     identity = scene.unknown()
     desk, path = Desk(scene), f"unknown/{identity.hex()}/settle"
     form: dict[str, Any] = {
@@ -231,7 +238,8 @@ def test_settled_as_happened_with_the_evidence_that_was_on_screen(scene: Scene) 
         "verdict": "happened",
         "reason": "in the dashboard",
     }
-    form |= {"status": "201", "body": '{"id": 7}', "provider_id": "ch_7", "looked": "happened"}
+    form |= {"status": "201", "body": '{"id": 7}', "provider_id": "ch_7"}
+    form |= looked(desk.post(f"unknown/{identity.hex()}/look").text)
     assert "Retries get the answer that you give" in desk.post(path, **form).text
     assert scene.state(identity) is State.UNKNOWN
     desk.act(path, **form)
@@ -242,6 +250,30 @@ def test_settled_as_happened_with_the_evidence_that_was_on_screen(scene: Scene) 
     assert "probe, as shown: happened" in entry.reason
     kept = desk.json(f"records/{identity.hex()}")["answer"]
     assert (kept["status"], kept["size"]) == (201, 9)
+
+
+def test_what_the_probe_said_cannot_be_made_up(quick: Scene) -> None:
+    quick.guard.policy = ietf(probe=lambda _: CannotTell("no\nanswer"))
+    identity, another = quick.unknown(), quick.unknown()
+    desk, path = Desk(quick), f"unknown/{identity.hex()}/settle"
+    said = looked(desk.post(f"unknown/{identity.hex()}/look").text)
+    elsewhere = looked(desk.post(f"unknown/{another.hex()}/look").text)
+    form: dict[str, Any] = {"seen": desk.seen(identity), "verdict": "happened"}
+    form["reason"] = "seen [on screen: probe, as shown: happened]"
+    for made_up in ({"looked": "happened"}, said | {"looked": "happened"}, elsewhere):
+        page = desk.post(path, **form, **made_up).text
+        assert "<bdi>journal: none; webhooks: none</bdi>" in page
+    desk.act(path, **form, **said)
+    (entry,) = Operator(quick.guard).audit()
+    assert entry.reason.endswith("; probe, as shown: cannot tell: no answer]")
+    assert entry.reason.startswith("happened: seen (on screen: probe, as shown: happened) [on")
+
+
+@pytest.mark.parametrize("status", ["099", "600", "02009999", "2e2", "٢٠٠"])
+def test_a_status_that_no_answer_has_is_refused(quick: Scene, status: str) -> None:
+    identity = quick.unknown()
+    form = {"verdict": "happened", "status": status, "reason": "seen"}
+    assert Desk(quick).post(f"unknown/{identity.hex()}/settle", **form).status_code == 400
 
 
 def test_an_operation_goes_on_with_the_stated_result(scene: Scene) -> None:
@@ -376,6 +408,13 @@ def test_nothing_selected_and_too_many_are_refused(quick: Scene) -> None:
         assert desk.post(path, reason="x").status_code == 400
         many = [f"1:{number}" for number in range(1001)]
         assert desk.post(path, reason="x", item=many, confirmed="yes").status_code == 400
+
+
+@pytest.mark.parametrize("place", ["9223372036854775808-1", "1-9223372036854775808", "-", "٣-٣"])
+def test_a_place_that_no_database_has_is_none(scene: Scene, place: str) -> None:
+    browser = Desk(scene).browser
+    answer = browser.ask("GET", f"/outbox?after={place}", {"x-role": "viewer"})
+    assert answer.status_code == (400 if scene.guard.backend.capabilities.outbox else 200)
 
 
 def test_a_store_without_an_outbox_says_so(scene: Scene) -> None:

@@ -94,7 +94,10 @@ class TestApproving:
         evicted = next(Operator(scene.guard).audit(verb="evict"))
         assert evicted.reason == f"proposal {made.number[:8]} of operator ann: nothing there"
 
-    @pytest.mark.parametrize("name", ["ann", "ANN", "Ann"])
+    @pytest.mark.parametrize(
+        "name",
+        ["ann", "ANN", "Ann", " ann ", "a nn", "\uff41nn", "\u00e1nn", "ann\u3164", "an\ufe0fn"],
+    )
     def test_nobody_approves_what_he_has_proposed(self, scene: Scene, name: str) -> None:
         identity = scene.completed()
         desk = approvals(scene)

@@ -135,6 +135,8 @@ class TestAPlainHandler:
             Response(200, (("content-type", "text/plain"),), b""),  # type: ignore[arg-type]
             Response(200, ((b"x", b"a\r\nset-cookie: b"),), b""),
             Response(200, (), "text"),  # type: ignore[arg-type]
+            Response(204, (), b"HTTP/1.1 200 OK"),
+            Response(304, (), b"x"),
         ],
     )
     def test_an_answer_that_nobody_could_send_is_not_kept(

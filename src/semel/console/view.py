@@ -15,6 +15,7 @@ from semel.console.requests import ConsoleRefusal, ConsoleRequest, Fields
 from semel.console.roles import ConsoleUser, Role
 from semel.core.frozen import frozen
 from semel.core.records import Identity, Micros
+from semel.core.texts import one_line
 from semel.operators.approvals import Approvals, TwoPersonRule
 from semel.operators.operator import Operator
 
@@ -86,8 +87,7 @@ class View:
         text = self.form.text("reason")
         if text is None:
             raise ConsoleRefusal(400, "Say why: the reason is part of the audit.")
-        # On one line, also in the log.
-        return "".join(c if c.isprintable() else " " for c in text)[:_LONGEST_REASON]
+        return one_line(text)[:_LONGEST_REASON]
 
 
 def identity(text: str) -> Identity:

@@ -60,3 +60,8 @@ def indexed(text: str) -> str:
     if len(exact(text).encode()) > LONGEST:
         raise ConfigurationError(f"this text is longer than {LONGEST} bytes: {text[:64]!r}…")
     return text
+
+
+def one_line(text: str) -> str:
+    """With a blank for each line break and every other character that is not printed."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -17,6 +17,7 @@ from enum import StrEnum
 from itertools import islice
 from secrets import token_hex
 from typing import Any, Final
+from unicodedata import category, normalize
 
 from semel.core import operations as ops
 from semel.core.frozen import frozen
@@ -161,7 +162,7 @@ class Approvals:
         proposal = self._find(number)
         if proposal is None:
             return ActResult(False, "there is no such proposal, or its time is up")
-        if said.by.casefold() == proposal.by.casefold():
+        if same_person(said.by, proposal.by):
             return ActResult(False, "who has proposed it cannot approve it")
         refused = self._take(proposal)
         if refused is not None:
@@ -260,6 +261,25 @@ class Approvals:
             return ActResult(False, _CHANGED)
         dropped = self._operator.drop_dead(intent.subject, by=by, reason=reason)
         return ActResult(dropped, "deleted" if dropped else "it is no dead letter any more")
+
+
+def same_person(one: str, other: str) -> bool:
+    """Whether two names may be one login: where it is in doubt, they are.
+
+    Who checks passwords may take several spellings for one account: databases ignore case, accents
+    and blanks, directories the width of letters. So only letters, digits and signs that are seen
+    are compared, without their accents.
+    """
+    return _spelling(one) == _spelling(other)
+
+
+def _spelling(name: str) -> str:
+    folded = normalize("NFKD", normalize("NFKD", name).casefold())
+    return "".join(c for c in folded if category(c)[0] not in "MZC" and c not in _UNSEEN)
+
+
+_UNSEEN: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Blanks that Unicode takes for letters or signs."""
 
 
 def proposal_of(entry: ops.AuditEntry) -> Proposal | None:

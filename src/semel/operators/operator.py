@@ -5,6 +5,7 @@ Blocking; the commands of `semel unknown` and `semel dlq` are made of these.
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -394,6 +395,15 @@ def sighting(record: Record) -> str:
     Made of the fence, which it does not tell: a page may carry it.
     """
     return sha256(b"semel seen\n" + record.state.encode() + b"\n" + record.fence).hexdigest()[:32]
+
+
+def voucher(record: Record, said: str) -> str:
+    """Proves that this process, or another on this store, has said this of the record as it is.
+
+    A form brings back what its page said; without this, whoever sends it could say anything. Made
+    of the fence, like a `sighting`: no page tells it.
+    """
+    return hmac.digest(record.fence, b"semel said\n" + said.encode(), "sha256").hex()[:32]
 
 
 def by_operator(by: str, reason: str) -> ops.Act:

@@ -15,7 +15,7 @@ from semel.core import operations as ops
 from semel.core.frozen import frozen
 from semel.core.records import Case, Effect, Identity, Micros, State
 from semel.core.request.keys import mask
-from semel.operators.approvals import Intent, Irreversible, Proposal
+from semel.operators.approvals import Intent, Irreversible, Proposal, same_person
 from semel.operators.forecast import Forecasts
 from semel.operators.operator import by_operator
 from semel.operators.story import (
@@ -203,13 +203,13 @@ def pending(view: View) -> tuple[PendingAct, ...]:
 
 
 def _shown_acts(view: View, found: list[Proposal], now: Micros) -> tuple[PendingAct, ...]:
-    mine = by_operator(view.user.name, "-").by.casefold()
+    mine = by_operator(view.user.name, "-").by
     return tuple(_pending(each, now, mine) for each in found)
 
 
 def _pending(each: Proposal, now: Micros, mine: str) -> PendingAct:
     intent, times = each.intent, (moment(each.at, now), moment(each.until, now))
-    own = each.by.casefold() == mine
+    own = same_person(each.by, mine)
     named = (each.number, intent.act.value, intent.subject, each.by, each.reason)
     return PendingAct(*named, *times, own, ROLES[intent.act])
 

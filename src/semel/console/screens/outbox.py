@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from semel.console.acts import MOST, ActItem, ActPage, chosen, confirm, is_confirmed
@@ -72,10 +73,14 @@ def _page(view: View, shelf: ops.Shelf) -> tuple[list[Effect], int, str | None, 
 def _place(text: str | None) -> ops.EffectPlace | None:
     if text is None:
         return None
-    due, _, number = text.rpartition("-")
-    if not number.isdecimal() or (due and not due.isdecimal()) or len(text) > 40:
+    found = _PLACE.fullmatch(text)
+    if found is None:
         raise ConsoleRefusal(400, "There is no such page.")
-    return ops.EffectPlace(int(due) if due else None, int(number))
+    return ops.EffectPlace(int(found[1]) if found[1] else None, int(found[2]))
+
+
+_PLACE: Final = re.compile("([0-9]{0,18})-([0-9]{1,18})", re.ASCII)
+"""Not more digits than a database's whole numbers have."""
 
 
 def _filter(given: Fields) -> DeadFilter:

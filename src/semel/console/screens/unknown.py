@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from hmac import compare_digest
 from typing import Any, Final
 
 from semel.console.acts import MOST, ActItem, ActPage, chosen, confirm, is_confirmed, outcome
@@ -13,6 +15,7 @@ from semel.console.view import View, identity
 from semel.core import operations as ops
 from semel.core.frozen import frozen
 from semel.core.records import Case, Micros, State
+from semel.core.texts import one_line
 from semel.core.unknown.evidence import Absent, Evidence
 from semel.core.unknown.settlement import ONCE, Settled, Undecided, call_in_doubt, in_doubt
 from semel.errors import SemelError, StoreError
@@ -20,12 +23,16 @@ from semel.operators import decisions
 from semel.operators.approvals import ActResult, Intent, Irreversible
 from semel.operators.bulk import inspection_text, probe_each
 from semel.operators.doubts import DoubtGroup, Doubts, doubts
+from semel.operators.operator import voucher
 from semel.operators.story import Story, evidence_text, probe_text
 
 _LOOK: Final = 2_000
 """Records in doubt that a page looks at."""
 _LONGEST: Final = 300
 """Characters of a typed reason that are kept beside the evidence."""
+
+
+_STATUS: Final = re.compile("[2-5][0-9]{2}", re.ASCII)
 
 
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
@@ -151,6 +158,8 @@ class DecisionPage:
     can_ask: bool
     looked: str | None
     """What the probe said just now, where it was looked at."""
+    voucher: str | None
+    """Proves, when a form brings it back, that the probe said so."""
     evidence: str
     """What goes into the audit with the reason."""
 
@@ -169,13 +178,15 @@ def _decision(view: View, told: Story, said: Evidence | Undecided | None) -> Dec
     case = told.case
     call = _call(case)
     can_ask, probe = _who_can_be_asked(view, case, told.now)
+    looked = None if said is None else one_line(probe_text(said))
     return DecisionPage(
         record=key.page_of(view, told),
         call=call,
         wants_json=call is not None or case.origin.method == ONCE,
         probe=probe,
         can_ask=can_ask,
-        looked=None if said is None else probe_text(said),
+        looked=looked,
+        voucher=None if looked is None else voucher(case.record, looked),
         evidence=evidence_text(told, said),
     )
 
@@ -263,7 +274,7 @@ def _evidence(view: View, case: Case) -> Evidence:
     if verdict != "happened":
         raise ConsoleRefusal(400, "Say whether it happened.")
     body, status = form.get("body", ""), form.text("status")
-    if status is not None and not (status.isdecimal() and 200 <= int(status[:4]) <= 599):
+    if status is not None and not _STATUS.fullmatch(status):
         raise ConsoleRefusal(400, "The status of an answer is from 200 to 599.")
     stated = decisions.StatedAnswer(
         None if status is None else int(status),
@@ -278,14 +289,16 @@ def _evidence(view: View, case: Case) -> Evidence:
 
 
 def signed_reason(view: View, told: Story) -> str:
-    """The typed reason, and the evidence that was on screen."""
-    return f"{view.reason()[:_LONGEST]} [on screen: {_on_screen(view, told)}]"
+    """The typed reason, and the evidence that was on screen: only ours stands in brackets."""
+    typed = view.reason()[:_LONGEST].replace("[", "(").replace("]", ")")
+    return f"{typed} [on screen: {_on_screen(view, told)}]"
 
 
 def _on_screen(view: View, told: Story) -> str:
-    looked = view.form.text("looked")
-    probe = "" if looked is None else f"; probe, as shown: {looked[:80]}"
-    return evidence_text(told) + probe
+    """What the page showed. What a form says of the probe counts only if our page had said it."""
+    looked, sent = view.form.get("looked", ""), view.form.get("voucher", "")
+    shown = compare_digest(sent.encode(), voucher(told.case.record, looked).encode())
+    return evidence_text(told) + (f"; probe, as shown: {looked[:80]}" if shown else "")
 
 
 def bury(view: View) -> ActPage:

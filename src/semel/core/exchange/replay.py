@@ -34,7 +34,7 @@ _NOT_KEPT: Final = frozenset(
 )
 _EXPIRES: Final = b"idempotency-expires"
 _ALLOWED_ORIGIN: Final = b"access-control-allow-origin"
-_WITHOUT_A_BODY: Final = (204, 304)
+WITHOUT_A_BODY: Final = (204, 304)
 _CODINGS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 47}
 """The content codings the standard library can undo, with zlib's window bits for each."""
 _STEP: Final = 2048
@@ -105,7 +105,7 @@ def repeated(
     if unchanged is None:
         return None
     theirs, crossed = unchanged
-    size = () if status in _WITHOUT_A_BODY else ((b"content-length", b"%d" % len(body)),)
+    size = () if status in WITHOUT_A_BODY else ((b"content-length", b"%d" % len(body)),)
     until = (_EXPIRES, _http_date(expires_at // 1_000_000))
     said = (*theirs, *size, *policy.replay_mark, until)
     return Response(status, (*said, _exposed(policy)) if crossed or cross_origin else said, body)
@@ -163,7 +163,7 @@ def replayed(
 def measured(response: Response) -> Response:
     """The answer with the length of the body it has, where its status has one."""
     headers = [pair for pair in response.headers if pair[0].lower() != b"content-length"]
-    if response.status not in _WITHOUT_A_BODY:
+    if response.status not in WITHOUT_A_BODY:
         headers.append((b"content-length", b"%d" % len(response.body)))
     return Response(response.status, tuple(headers), response.body)
 

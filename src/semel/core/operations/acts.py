@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from semel.core.frozen import frozen
+from semel.core.texts import one_line
 from semel.errors import ConfigurationError
 
 _LONGEST: Final = 500
@@ -64,8 +65,4 @@ class Act:
 
 def act(by: str, reason: str) -> Act:
     """An act in words that fit one line."""
-    return Act(_line(by), _line(reason))
-
-
-def _line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:_LONGEST]
+    return Act(one_line(by)[:_LONGEST], one_line(reason)[:_LONGEST])

@@ -32,6 +32,7 @@ from semel.core.recovery.journal import Journal
 from semel.core.stored import snapshot
 from semel.core.stored.snapshot import Snapshot
 from semel.core.terms import Terms
+from semel.core.texts import one_line
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
 from semel.errors import StoreUnavailable
 
@@ -307,7 +308,7 @@ def _snapshot(case: Case, evidence: Happened, terms: Terms, render: Render | Non
     """The answer the client should have got, or a receipt with the provider's id."""
     response = _response(case, evidence, render)
     if response is None:
-        shown = "".join(c if c.isprintable() else " " for c in evidence.provider_id or "")
+        shown = one_line(evidence.provider_id or "")
         receipt = ((PROVIDER_ID, shown[:_LONGEST].encode("latin-1", "replace")),)
         headers = () if evidence.provider_id is None else receipt
         return Snapshot(200, headers, None, schema_version=terms.schema_version)
@@ -332,6 +333,9 @@ def _checked(response: Any) -> Response:
         raise ValueError("the status of an answer is from 200 to 599")
     if not isinstance(response.body, bytes):
         raise TypeError("the body of an answer is bytes")
+    if response.body and response.status in replay.WITHOUT_A_BODY:
+        # Some servers send it all the same, and a client takes it for the next answer's head.
+        raise ValueError(f"an answer with the status {response.status} has no body")
     for name, text in response.headers:
         if not isinstance(name, bytes) or not isinstance(text, bytes):
             raise TypeError("the headers of an answer are pairs of bytes")
