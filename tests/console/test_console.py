@@ -12,7 +12,7 @@ import pytest
 
 import semel
 from semel.console import ConsoleUser, Role, routes
-from semel.console.console import WAITING, Console
+from semel.console.console import BLOCKED, WAITING, Console
 from semel.console.view import Action, Screen
 from semel.core.records import Request
 from semel.errors import ConfigurationError
@@ -318,17 +318,22 @@ def test_a_refusal_is_a_problem_where_json_is_asked_for(console: Console, server
     assert answer.json() == {"title": "There is no such page.", "status": 404}
 
 
-def test_more_than_a_few_waiting_are_told_to_come_again(guard: semel.Guard) -> None:
-    """Every thread stands at a gate; those who wait behind them are as many as may wait."""
+@pytest.mark.parametrize(("server", "most"), [("asgi", WAITING), ("wsgi", BLOCKED)])
+def test_more_than_a_few_waiting_are_told_to_come_again(
+    guard: semel.Guard, server: Server, most: int
+) -> None:
+    """Every thread stands at a gate; those who wait behind them are as many as may wait. Each holds
+    a thread of a WSGI server, so there they are fewer."""
     gate = threading.Event()
     console = guard.console(authorize=by_header)
     threads = console._threads()
-    held = [threads.run(gate.wait) for _ in range(WAITING)]
+    held = [threads.run(gate.wait) for _ in range(most)]
     try:
-        answer = Browser(console, "wsgi").get("/")
+        assert Browser(console, server).get("/static/console.css").status_code == 200
+        answer = Browser(console, server).get("/")
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "5"
     finally:
         gate.set()
     assert all(each.result() for each in held)
-    assert Browser(console, "wsgi").get("/").status_code == 200
+    assert Browser(console, server).get("/").status_code == 200

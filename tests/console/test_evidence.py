@@ -174,8 +174,11 @@ def test_every_state_has_its_page(scene: Scene) -> None:
 
 def test_neither_key_nor_body_is_on_a_page_or_in_json(quick: Scene) -> None:
     request = StoredRequest(
-        *("POST", "", "/payments", b""),
-        headers=((b"idempotency-key", KEY.encode()), (b"authorization", b"Bearer abcdef")),
+        *("POST", "", "/payments", b"page=2&access%5Ftoken=abcdef&"),
+        headers=(
+            (b"idempotency-key", KEY.encode()),
+            *((name, b"abcdef") for name in (b"authorization", b"x-access-token", b"api-key")),
+        ),
         body=b'{"card":"4242"}',
         key=KEY,
         principal=None,
@@ -190,6 +193,7 @@ def test_neither_key_nor_body_is_on_a_page_or_in_json(quick: Scene) -> None:
     shown += json.dumps(desk.json(f"unknown/{identity.hex()}"))
     for secret in (KEY, "4242", "abcdef", quick.case(identity).record.fence.hex()):
         assert secret not in shown
+    assert "page=2" in shown
 
 
 def test_a_custodian_looks_inside_and_that_is_on_record(scene: Scene) -> None:
@@ -223,7 +227,7 @@ def test_a_page_without_its_record_says_so(quick: Scene) -> None:
 # ── unknown ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def looked(page: str) -> dict[str, str]:
+def looked(page: str) -> dict[str, Any]:
     """What its forms bring back of what the probe has said."""
     fields = re.findall(r'name="(looked|voucher)" value="([^"]*)"', page)
     return {name: unescape(value) for name, value in fields}
@@ -260,7 +264,8 @@ def test_what_the_probe_said_cannot_be_made_up(quick: Scene) -> None:
     elsewhere = looked(desk.post(f"unknown/{another.hex()}/look").text)
     form: dict[str, Any] = {"seen": desk.seen(identity), "verdict": "happened"}
     form["reason"] = "seen [on screen: probe, as shown: happened]"
-    for made_up in ({"looked": "happened"}, said | {"looked": "happened"}, elsewhere):
+    lies: list[dict[str, Any]] = [{"looked": "happened"}, said | {"looked": "happened"}, elsewhere]
+    for made_up in lies:
         page = desk.post(path, **form, **made_up).text
         assert "<bdi>journal: none; webhooks: none</bdi>" in page
     desk.act(path, **form, **said)
@@ -272,7 +277,7 @@ def test_what_the_probe_said_cannot_be_made_up(quick: Scene) -> None:
 @pytest.mark.parametrize("status", ["099", "600", "02009999", "2e2", "٢٠٠"])
 def test_a_status_that_no_answer_has_is_refused(quick: Scene, status: str) -> None:
     identity = quick.unknown()
-    form = {"verdict": "happened", "status": status, "reason": "seen"}
+    form: dict[str, Any] = {"verdict": "happened", "status": status, "reason": "seen"}
     assert Desk(quick).post(f"unknown/{identity.hex()}/settle", **form).status_code == 400
 
 

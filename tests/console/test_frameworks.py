@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.urls import include, path
 
 import semel
 from semel.console import ConsoleUser
+from semel.console.requests import MAX_BODY
 from semel.core.records import Request
 from semel.frameworks.django import console_urls
 from semel.frameworks.flask import install, mount_console
@@ -73,6 +75,19 @@ def test_in_flask_a_form_needs_no_key_and_a_page_of_ours(shop: flask.Flask) -> N
     found = client.post(f"{MOUNT}/records/find", data=form, headers=SAME_SITE)
     assert found.status_code == 404
     assert b"No record has this key" in found.data
+
+
+def test_in_flask_a_form_without_end_is_not_read(shop: flask.Flask) -> None:
+    sent = io.BytesIO(b"a" * 3 * MAX_BODY)
+    answer = shop.test_client().post(
+        f"{MOUNT}/records/find",
+        input_stream=sent,
+        content_length=3 * MAX_BODY,
+        content_type="application/x-www-form-urlencoded",
+        headers=SAME_SITE,
+    )
+    assert answer.status_code == 413
+    assert sent.tell() <= MAX_BODY + 1
 
 
 # ── Django ────────────────────────────────────────────────────────────────────────────────────────

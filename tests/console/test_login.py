@@ -7,9 +7,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ipaddress import ip_network
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -25,9 +27,11 @@ from semel.core.records import HeaderView, Request
 from semel.errors import ConfigurationError
 from tests.cli.commandline import run
 from tests.console.browser import HOST, SAME_SITE, Browser
+from tests.waiting import PATIENCE
 
 ADA = ConsoleUser("ada", [Role.OPERATOR])
 PASSWORD = "correct horse battery"
+ADAS = {"name": "ada", "password": PASSWORD}
 
 
 class Clock:
@@ -276,6 +280,57 @@ def test_who_guesses_waits_longer_and_longer(guard: semel.Guard, users: Path) ->
     clock.now += 2
     assert browser.post("/login", name="ada", password=PASSWORD).status_code == 303
     assert attempts.wait("ada") == 0
+
+
+def test_a_stranger_who_guesses_does_not_keep_the_user_out(guard: semel.Guard, users: Path) -> None:
+    attempts = Attempts(Clock())
+    browser = Browser(console_of(guard, users=UsersFile(users), attempts=attempts), "asgi", None)
+    entered = browser.post("/login", name="ada", password=PASSWORD)
+    known = entered.headers.get_list("set-cookie")[1]
+    assert known.startswith("semel-console-8410-known=")
+    assert "HttpOnly; SameSite=Strict" in known
+    for _ in range(50):
+        attempts.failed("ada")
+    for sent in ({}, {"cookie": "semel-console-8410-known=made.up"}):
+        answer = browser.ask("POST", "/login", {**SAME_SITE, **sent}, data=ADAS)
+        assert answer.status_code == 429
+    sent = {**SAME_SITE, "cookie": known.partition(";")[0]}
+    assert browser.ask("POST", "/login", sent, data=ADAS).status_code == 303
+    for _ in range(5):
+        wrong = {"name": "ada", "password": "wrong"}
+        assert browser.ask("POST", "/login", sent, data=wrong).status_code == 403
+    assert browser.ask("POST", "/login", sent, data=ADAS).status_code == 429, "it is counted too"
+    UsersFile(users).add(ADA, f"another {PASSWORD}")
+    assert browser.ask("POST", "/login", sent, data=ADAS).status_code == 429, "and not known"
+
+
+def test_passwords_are_checked_one_at_a_time(guard: semel.Guard, users: Path) -> None:
+    begun, go = Event(), Event()
+
+    class Slow(UsersFile):
+        def check(self, name: str, password: str) -> KnownUser | None:
+            begun.set()
+            assert go.wait(PATIENCE)
+            return super().check(name, password)
+
+    browser = Browser(console_of(guard, users=Slow(users)), "asgi", None)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(browser.post, "/login", name="ada", password=PASSWORD)
+        assert begun.wait(PATIENCE)
+        second = browser.post("/login", name="bob", password="whatever it is")
+        go.set()
+        assert (second.status_code, second.headers["retry-after"]) == (429, "1")
+        assert first.result().status_code == 303
+
+
+def test_a_name_that_nobody_can_have_is_not_remembered(guard: semel.Guard, users: Path) -> None:
+    class Forgetful(Attempts):
+        def failed(self, name: str) -> None:
+            raise AssertionError(name)
+
+    pages = console_of(guard, users=UsersFile(users), attempts=Forgetful())
+    answer = Browser(pages, "asgi", None).post("/login", name="a" * 900_000, password="x")
+    assert answer.status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 import semel
 from semel.console import Console, Role, routes
+from semel.console.screens import audit
 from semel.console.screens import sample as sampling
 from semel.console.screens.audit import as_csv
 from semel.core import operations as ops
@@ -35,6 +36,7 @@ HOSTILE = (
     "{{ 7 * 7 }}{% raw %}",
     "a\u202eb\u2066c\u200fd",
     "zero\u200bwidth\ufeff",
+    "no shape\u3164\u2800\ufe0f\xa0\u2003",
     "bell\x07 escape\x1b[31m null\x00 newline\r\nSet-Cookie: a=b",
     "x" * 10_000,
     "</textarea></title></style><svg/onload=alert(1)>",
@@ -357,6 +359,18 @@ def test_acts_are_filtered_and_paged(shop: Shop, monkeypatch: pytest.MonkeyPatch
     assert look(shop.console, "/audit?by=bob")["rows"] == []
 
 
+def test_a_filter_that_fits_nothing_does_not_read_the_whole_audit(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _acts(shop)
+    monkeypatch.setattr(audit, "LOOK", 4)
+    found = look(shop.console, "/audit?by=nobody")
+    assert (found["rows"], found["looked"]) == ([], 4)
+    assert "Go on with Older" in page(shop.console, "/audit?by=nobody")
+    rest = look(shop.console, f"/audit?by=nobody&after={found['next']}")
+    assert (rest["rows"], rest["looked"], rest["next"]) == ([], 2, None)
+
+
 def test_acts_are_files_that_a_spreadsheet_may_open(shop: Shop) -> None:
     _acts(shop)
     browser = Browser(shop.console, "asgi")
@@ -368,10 +382,15 @@ def test_acts_are_files_that_a_spreadsheet_may_open(shop: Shop) -> None:
     assert [json.loads(line)["subject"] for line in lines][:2] == ["gone-2", "gone-2"]
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", " =1", "\t=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", " =1", "\t=1", "\uff1d1"])
 def test_no_cell_is_a_formula(text: str) -> None:
     ((cell,),) = list(csv.reader(io.StringIO(as_csv(["a"], [{"a": text}]))))[1:]
     assert cell == f"'{text}"
+
+
+@pytest.mark.parametrize("divided", [";", "; ", "|", "\n", "\t"])
+def test_no_part_of_a_cell_is_one_to_those_who_divide_otherwise(divided: str) -> None:
+    assert f"seen{divided[0]}'{divided[1:]}=1" in as_csv(["a"], [{"a": f"seen{divided}=1"}])
 
 
 # ── routes and doctor ─────────────────────────────────────────────────────────────────────────────
@@ -418,7 +437,7 @@ def test_no_text_of_strangers_is_markup_and_none_hides(hostile: Shop, path: str)
     shown = page(hostile.console, path)
     for tag in ("<script>alert", "<img", "<svg/onload", "</textarea>", "</title></style>"):
         assert tag not in shown
-    hidden = "\u202e\u2066\u200f\u200b\ufeff\x07\x1b\x00\r"
+    hidden = "\u202e\u2066\u200f\u200b\ufeff\x07\x1b\x00\r\u3164\u2800\ufe0f\xa0\u2003"
     assert not set(shown) & set(hidden)
     assert "x" * 500 not in re.sub('href="[^"]*"', "", shown), "tables have room for a part of it"
 

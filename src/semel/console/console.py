@@ -56,6 +56,8 @@ THREADS: Final = 2
 """Pages that are made at once, in one process."""
 WAITING: Final = 32
 """Requests that wait for a thread; more are told to come again."""
+BLOCKED: Final = 2 * THREADS
+"""Threads of a WSGI server that may wait for the console: the others are the application's."""
 _PATIENCE: Final = 30.0
 """Seconds that an ``authorize`` coroutine may take under a WSGI server."""
 
@@ -139,7 +141,9 @@ class Console:
 
     async def _arespond(self, given: ConsoleRequest) -> Response:
         try:
-            user = await self._aask(given.request) if _needs_user(given) else None
+            if not _needs_user(given):
+                return self.answer(given, None)
+            user = await self._aask(given.request)
             running = self._threads().run(lambda: self.answer(given, user))
         except ConsoleRefusal as refusal:
             return self._refused(given, None, refusal)
@@ -148,8 +152,10 @@ class Console:
     def respond(self, given: ConsoleRequest) -> Response:
         """Ask who it is, and answer; blocking, for adapters of frameworks that use threads."""
         try:
-            user = self._ask(given.request) if _needs_user(given) else None
-            return self._threads().run(lambda: self.answer(given, user)).result()
+            if not _needs_user(given):
+                return self.answer(given, None)
+            user = self._ask(given.request)
+            return self._threads().run(lambda: self.answer(given, user), BLOCKED).result()
         except ConsoleRefusal as refusal:
             return self._refused(given, None, refusal)
 
@@ -328,7 +334,7 @@ def _not_asked() -> ConsoleRefusal:
 
 
 async def _read(receive: Receive) -> bytes:
-    body, more = b"", True
+    body, more = bytearray(), True
     while more:
         message = await receive()
         if message["type"] != "http.request":
@@ -337,7 +343,7 @@ async def _read(receive: Receive) -> bytes:
         more = message.get("more_body", False)
         if len(body) > MAX_BODY:
             raise ConsoleRefusal(413, "The form is too large.", (("Connection", "close"),))
-    return body
+    return bytes(body)
 
 
 def _read_wsgi(environ: Environ) -> bytes:
@@ -372,9 +378,9 @@ class _Threads:
         self._pool = ThreadPoolExecutor(THREADS, "semel-console")
         self._waiting = 0
 
-    def run(self, function: Callable[[], T]) -> Future[T]:
+    def run(self, function: Callable[[], T], most: int = WAITING) -> Future[T]:
         """Run it in a thread, in the caller's context. The count may be off by one: no lock."""
-        if self._waiting >= WAITING:
+        if self._waiting >= most:
             retry = (("Retry-After", "5"),)
             raise ConsoleRefusal(503, "Too many people look at the console at once.", retry)
         self._waiting += 1

@@ -20,7 +20,7 @@ from typing import Any, Final
 from semel.console import responses
 from semel.console.render import render
 from semel.console.requests import ConsoleRefusal, ConsoleRequest, check_site
-from semel.console.roles import Authorize, ConsoleUser, Role
+from semel.console.roles import LONGEST_NAME, Authorize, ConsoleUser, Role
 from semel.console.sessions import LONGEST, Sessions
 from semel.console.users import KnownUser, UsersFile
 from semel.core.frozen import replace
@@ -34,6 +34,8 @@ _FREE_TRIES: Final = 5
 """Wrong passwords for one name before somebody has to wait."""
 _LONGEST_WAIT: Final = 300.0
 _MOST_NAMES: Final = 10_000
+_KNOWN_FOR: Final = 90 * 86_400
+"""Seconds for which a browser is known as one in which somebody has logged in."""
 
 
 class OneTimeToken:
@@ -57,7 +59,11 @@ class OneTimeToken:
 
 
 class Attempts:
-    """Slows down who guesses: after some wrong passwords for a name, each next try waits longer."""
+    """Slows down who guesses: after some wrong passwords for a name, each next try waits longer.
+
+    A stranger who guesses would keep the real user out. So a browser in which the user has logged
+    in before is counted by itself: ``name`` is the user's, with the browser's own text behind it.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -107,6 +113,8 @@ class LoginPages:
         self._users = users
         self._secure = secure
         self._cookie = f"{'__Host-' if secure else ''}semel-console-{port}"
+        self._known_cookie = f"{self._cookie}-known"
+        self._checking = threading.Lock()
         self._sessions = sessions or Sessions()
         self._attempts = attempts or Attempts()
 
@@ -153,8 +161,13 @@ class LoginPages:
         if before is not None:
             self._sessions.end(before)
         log.info("semel: %s has logged in to the console", user.user.name)
-        cookie = ("Set-Cookie", self._set(self._sessions.begin(user)))
-        return responses.redirect(given.url(""), (cookie,))
+        cookies = [("Set-Cookie", self._set(self._sessions.begin(user)))]
+        if user.password:
+            text = secrets.token_urlsafe(16)
+            known = f"{text}.{_browser_tag(user, text)}"
+            line = self._set(known, _KNOWN_FOR, self._known_cookie)
+            cookies.append(("Set-Cookie", line))
+        return responses.redirect(given.url(""), cookies)
 
     def _log_out(self, given: ConsoleRequest) -> Response:
         text = self._session(given.request)
@@ -173,17 +186,40 @@ class LoginPages:
 
     def _by_password(self, users: UsersFile, given: ConsoleRequest) -> KnownUser:
         name, password = given.form.get("name", ""), given.form.get("password", "")
-        wait = math.ceil(self._attempts.wait(name))
+        if len(name) > LONGEST_NAME:
+            raise ConsoleRefusal(403, _WRONG)
+        counted = self._counted(users, name, given.request)
+        wait = math.ceil(self._attempts.wait(counted))
         if wait:
             said = f"Too many wrong passwords for this name: wait {wait} s."
             raise ConsoleRefusal(429, said, (("Retry-After", str(wait)),))
-        self._attempts.failed(name)  # before it is checked: many tries at once are many
-        user = users.check(name, password)
+        user = self._checked(users, name, password, counted)
         if user is None:
             log.warning("semel: a wrong name or password at the console")
-            raise ConsoleRefusal(403, "The name or the password is wrong.")
-        self._attempts.passed(name)
+            raise ConsoleRefusal(403, _WRONG)
+        self._attempts.passed(counted)
         return user
+
+    def _checked(
+        self, users: UsersFile, name: str, password: str, counted: str
+    ) -> KnownUser | None:
+        """One password at a time: a stranger who sends many leaves a thread for those who work."""
+        if not self._checking.acquire(blocking=False):
+            said = "Somebody else logs in at this moment: try again."
+            raise ConsoleRefusal(429, said, (("Retry-After", "1"),))
+        try:
+            self._attempts.failed(counted)  # before it is checked: many tries at once are many
+            return users.check(name, password)
+        finally:
+            self._checking.release()
+
+    def _counted(self, users: UsersFile, name: str, request: Request) -> str:
+        """The name, and behind it the browser's text where this user has logged in with it."""
+        user = users.users().get(name)
+        text, _, tag = (self._sent(request, self._known_cookie) or "").partition(".")
+        if user is None or not hmac.compare_digest(tag.encode(), _browser_tag(user, text).encode()):
+            return name
+        return f"{name}\n{text}"
 
     def _form(
         self,
@@ -206,16 +242,16 @@ class LoginPages:
         )
         return responses.page(status, html, headers)
 
-    def _set(self, text: str, seconds: int = int(LONGEST)) -> str:
-        flags = "; Secure" if self._secure else ""
-        path = "/"  # which __Host- demands
-        return (
-            f"{self._cookie}={text}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict"
-            f"{flags}"
-        )
+    def _set(self, text: str, seconds: int = int(LONGEST), name: str | None = None) -> str:
+        flags = f"HttpOnly; SameSite=Strict{'; Secure' if self._secure else ''}"
+        # "/" is the path that __Host- demands.
+        return f"{name or self._cookie}={text}; Path=/; Max-Age={seconds}; {flags}"
 
     def _session(self, request: Request) -> str | None:
-        """The text in the cookie; none where several were sent, one of them by somebody else."""
+        return self._sent(request, self._cookie)
+
+    def _sent(self, request: Request, name: str) -> str | None:
+        """The text in a cookie; none where several were sent, one of them by somebody else."""
         found: list[str] = []
         for line in request.headers.all("cookie"):
             for part in line.decode("latin-1").split(";"):
@@ -223,9 +259,18 @@ class LoginPages:
                     morsels = SimpleCookie(part.strip())
                 except CookieError:
                     continue
-                if self._cookie in morsels:
-                    found.append(morsels[self._cookie].value)
+                if name in morsels:
+                    found.append(morsels[name].value)
         return found[0] if len(found) == 1 else None
+
+
+def _browser_tag(user: KnownUser, text: str) -> str:
+    """Proves that this user has logged in with the browser; another password makes another."""
+    said = f"semel browser\n{user.user.name}\n{text}".encode()
+    return hmac.digest(user.password.encode(), said, "sha256").hex()
+
+
+_WRONG: Final = "The name or the password is wrong."
 
 
 def by_proxy(

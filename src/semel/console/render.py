@@ -28,7 +28,11 @@ _KINDS: Final = {
     ".svg": "image/svg+xml",
 }
 _SUSPECT: Final = re.compile("[^\n\t\x20-\x7e]")
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters, marks and signs that have no shape."""
 SHORT: Final = 120
 """Characters of a text that a table shows."""
 
@@ -40,7 +44,7 @@ def visible(text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     character = found[0]
-    if unicodedata.category(character) not in _HIDDEN:
+    if unicodedata.category(character) not in _HIDDEN and not _UNSEEN.match(character):
         return character
     code = ord(character)
     if code < 0x100:

@@ -15,7 +15,7 @@ from semel.core.frozen import frozen
 from semel.core.records import Request
 from semel.errors import ConfigurationError
 
-_LONGEST_NAME: Final = 200
+LONGEST_NAME: Final = 200
 
 
 class Role(StrEnum):
@@ -45,8 +45,8 @@ class ConsoleUser:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ConfigurationError("a ConsoleUser has a name: the audit says who did what")
-        if len(self.name) > _LONGEST_NAME or not self.name.isprintable():
-            said = f"the name of a ConsoleUser is one line of at most {_LONGEST_NAME} characters"
+        if len(self.name) > LONGEST_NAME or not self.name.isprintable():
+            said = f"the name of a ConsoleUser is one line of at most {LONGEST_NAME} characters"
             raise ConfigurationError(said)
         given = (self.roles,) if isinstance(self.roles, str) else tuple(self.roles)
         unknown = [role for role in given if role not in _ORDER]

@@ -80,10 +80,12 @@ def mount_console(app: flask.Flask, console: Console, at: str) -> None:
     known; its ``request.raw`` is Flask's request. Forms of the console have no keys, and need none.
     """
 
+    from semel.console.requests import MAX_BODY
+
     def show(below: str = "") -> flask.Response:
         asked = flask.request
         given = replace(request_of(asked.environ, place_of(asked.environ).path), raw=asked)
-        body = asked.get_data(cache=False) if asked.method == "POST" else b""
+        body = asked.stream.read(MAX_BODY + 1) if asked.method == "POST" else b""
         answer = console.respond_to(given, quote(below, safe="/"), body)
         lines = [(name.decode("latin-1"), text.decode("latin-1")) for name, text in answer.headers]
         return flask.Response(answer.body, answer.status, lines)

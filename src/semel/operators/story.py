@@ -8,12 +8,14 @@ is no part of a story; `contents_of` has it, for those who may look.
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import unquote
 
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Case, Effect, Headers, Micros, Record, State
+from semel.core.records import Case, Effect, Micros, Record, State
 from semel.core.recovery import journal
 from semel.core.recovery.journal import PointKind
 from semel.core.request import keys
@@ -38,8 +40,10 @@ STORY_LOOK: Final = 1_000
 """The same for a story, which is a page that people wait for."""
 ACTS: Final = 5_000
 """Entries of the audit, the newest, that are looked through for those of one record."""
-_HIDDEN: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""Headers whose value is a secret of the caller."""
+_HIDDEN: Final = re.compile(
+    "auth|cookie|token|secret|passw|session|signature|credential|api.?key", re.IGNORECASE
+)
+"""In the names of headers and of query parameters whose values are secrets."""
 
 
 @frozen
@@ -182,15 +186,24 @@ def _request_head(case: Case) -> RequestHead | None:
     except StoreError as error:
         return RequestHead("", "", "", (), len(case.request), str(error))
     headers = tuple(_shown_header(name, text, kept.key) for name, text in kept.headers)
-    query = _without(kept.query.decode("latin-1"), kept.key)
+    query = _without(_shown_query(kept.query.decode("latin-1")), kept.key)
     return RequestHead(kept.method, kept.root + kept.path, query, headers, len(kept.body))
 
 
 def _shown_header(name: bytes, text: bytes, key: str) -> tuple[str, str]:
     shown = name.decode("latin-1")
-    if shown.lower() in _HIDDEN:
+    if _HIDDEN.search(shown):
         return shown, "(hidden)"
     return shown, _without(text.decode("latin-1"), key)
+
+
+def _shown_query(query: str) -> str:
+    """With the values of secrets left out."""
+    pairs = (each.partition("=") for each in query.split("&"))
+    return "&".join(
+        f"{name}=(hidden)" if _HIDDEN.search(unquote(name)) else name + sign + value
+        for name, sign, value in pairs
+    )
 
 
 def _without(text: str, key: str) -> str:
@@ -211,11 +224,8 @@ def answer_head(record: Record) -> AnswerHead | None:
         what = "open receipt"
     elif kept.body is None:
         what = "receipt" if kept.whole else "receipt of a truncated answer"
-    return AnswerHead(kept.status, _texts(kept.headers), kept.size or len(kept.body or b""), what)
-
-
-def _texts(headers: Headers) -> tuple[tuple[str, str], ...]:
-    return tuple((name.decode("latin-1"), text.decode("latin-1")) for name, text in headers)
+    headers = tuple(_shown_header(*each, key="") for each in kept.headers)
+    return AnswerHead(kept.status, headers, kept.size or len(kept.body or b""), what)
 
 
 def effects_of(guard: Guard, record: Record, look: int = LOOK) -> list[Effect]:

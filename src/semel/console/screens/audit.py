@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -20,8 +21,10 @@ from semel.core.operations.audit import AuditEntry
 from semel.core.records import Micros, Response
 
 PAGE: Final = 100
+LOOK: Final = 5_000
+"""Acts that are read for one page: they are kept for good, and a filter may fit none."""
 MOST: Final = 50_000
-"""Acts in one file."""
+"""Acts that are read for one file."""
 _FIELDS: Final = ("at", "verb", "by", "reason", "identity", "subject", "before", "after")
 
 
@@ -43,6 +46,8 @@ class ActRow:
 @frozen
 class ActsPage:
     rows: tuple[ActRow, ...]
+    looked: int
+    """Acts that were read for it."""
     next: str | None
     verbs: tuple[str, ...]
 
@@ -50,18 +55,33 @@ class ActsPage:
 def show(view: View) -> ActsPage | Response:
     """Acts that fit the filters in the address; ``format=csv`` or ``jsonl`` is a file of them."""
     now, form = view.now(), view.query.text("format")
-    found = view.operator.audit(
-        identity=whole_identity(view.query.text("identity")),
-        verb=view.query.text("verb"),
-        by=view.query.text("by"),
-        since=since(view.query.text("since"), now),
-        before=view.query.text("after"),
-    )
+    wanted, since_when = _filter(view), since(view.query.text("since"), now)
+    every = view.operator.audit(since=since_when, before=view.query.text("after"))
     if form is not None:
-        return _file(form, (_row(each, now) for each in islice(found, MOST)))
-    entries = list(islice(found, PAGE + 1))
-    following = entries[PAGE - 1].place if len(entries) > PAGE else None
-    return ActsPage(tuple(_row(each, now) for each in entries[:PAGE]), following, tuple(Verb))
+        found = filter(wanted, islice(every, MOST))
+        return _file(form, (_row(each, now) for each in found))
+    entries, looked, last, more = list[AuditEntry](), 0, None, False
+    for entry in every:
+        if len(entries) == PAGE or looked == LOOK:
+            more = True
+            break
+        looked, last = looked + 1, entry
+        if wanted(entry):
+            entries.append(entry)
+    following = last.place if more and last is not None else None
+    return ActsPage(tuple(_row(each, now) for each in entries), looked, following, tuple(Verb))
+
+
+def _filter(view: View) -> Callable[[AuditEntry], bool]:
+    """What the address asks for; there is no index for it."""
+    identity = whole_identity(view.query.text("identity"))
+    verb, by = view.query.text("verb"), view.query.text("by")
+
+    def fits(entry: AuditEntry) -> bool:
+        wanted = identity in (None, entry.identity) and verb in (None, entry.verb)
+        return wanted and (by is None or by in entry.by)
+
+    return fits
 
 
 def _row(entry: AuditEntry, now: Micros) -> ActRow:
@@ -107,5 +127,8 @@ def as_csv(fields: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return f"'{text}" if text.lstrip()[:1] in {"=", "+", "-", "@"} else text
+    return _FORMULA.sub(r"\1'\2", "" if value is None else str(value))
+
+
+_FORMULA: Final = re.compile(r"(^|[;|\t\r\n])(\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""A formula where a cell may begin, also to a spreadsheet that divides by semicolons."""
