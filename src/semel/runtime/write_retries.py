@@ -1,6 +1,7 @@
 """Retries writes in the background until the store acknowledges them.
 
-The request that wanted the write is over: its client got an error, and will ask again.
+The request that wanted the write is over: its client got an error, and will ask again. As long as
+a request waits and its lease lasts, `core/exchange/settle.py` tries again by itself.
 """
 
 from __future__ import annotations
