@@ -21,4 +21,5 @@ options["tenant"] = None
 if header := os.environ.get("BENCH_TENANT"):
     options["tenant"] = lambda request: request.headers[header]
 
-app = semel.Guard(os.environ["BENCH_STORE"], migrate=True, **options).asgi(bare)
+guard = semel.Guard(os.environ["BENCH_STORE"], migrate=True, **options)
+app = guard.asgi(bare)

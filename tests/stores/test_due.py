@@ -14,7 +14,14 @@ import psycopg
 import pytest
 
 from semel.core.operations.audit import BrowseAudit
-from semel.core.operations.lists import DuePlace, ListNewest, ListNewestEffects
+from semel.core.operations.lists import (
+    CountEffects,
+    CountUnsettled,
+    DuePlace,
+    ListNewest,
+    ListNewestEffects,
+    SampleRecords,
+)
 from semel.core.operations.maintenance import (
     Abandon,
     Browse,
@@ -27,7 +34,14 @@ from semel.core.operations.maintenance import (
     Work,
 )
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf, TakeEffects
-from semel.core.operations.requests import Claim, Complete, Recall, Renew, StoreOperation
+from semel.core.operations.requests import (
+    Claim,
+    Complete,
+    ReadRecipe,
+    Recall,
+    Renew,
+    StoreOperation,
+)
 from semel.core.records import Duty, Fence, Identity, OnLapse, State
 from semel.core.states import RecordEvent
 from semel.stores.postgres import PostgresBackend
@@ -72,8 +86,10 @@ STATEMENTS: dict[str, dict[str, object]] = {
     "newest_dead": {"identity": bytes(32), "limit": 50},
     "newest_effects": {**SHELF, "due": START * 3, "number": 9, "name": "mail", "limit": 50},
     "newest_dead_effects": {"number": 9, "name": "mail", "limit": 50},
+    "count_effects": {"limit": 100},
 }
 INDEXES = {
+    "count_effects": "semel_effect_due",
     "newest_effects": "semel_effect_due",
     "newest_dead_effects": "semel_effect_due",
     "purge_events": "semel_event_forget",
@@ -450,7 +466,11 @@ async def test_the_first_list_of_a_process_does_not_run_in_the_writer(
         CountDue(10),
         BrowseAudit(10),
         BrowseEffects(Shelf.WAITING, 10),
+        CountEffects(10),
+        CountUnsettled(10),
+        SampleRecords(10, 0),
         Recall(Identity(bytes(32))),
+        ReadRecipe("shop"),
     ],
     ids=lambda op: type(op).__name__,
 )

@@ -94,6 +94,7 @@ OPERATIONS: list[ops.StoreOperation[Any]] = [
     ops.lists.SampleRecords(1, 0),
     ops.lists.ListNewestEffects(ops.outbox.Shelf.WAITING, 1),
     ops.lists.ListNewestEffects(ops.outbox.Shelf.DEAD, 1),
+    ops.lists.CountEffects(1),
     ops.maintenance.Sweep(1),
     ops.maintenance.Abandon(1, b""),
     ops.maintenance.Reap(1),

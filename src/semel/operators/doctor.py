@@ -248,7 +248,7 @@ def _effects(guard: Guard) -> Iterator[Finding]:
     if not guard.backend.capabilities.outbox:
         return
     store = guard.backend.blocking()
-    dead = store.perform(ops.BrowseEffects(ops.Shelf.DEAD, MOST)).effects
+    dead = range(store.perform(ops.CountEffects(MOST)).dead.count)
     if dead:
         yield Finding("warning", f"{_many(dead)} dead letters in the outbox: see semel dlq list")
     waiting = store.perform(ops.BrowseEffects(ops.Shelf.WAITING, MOST))

@@ -25,7 +25,6 @@ from semel.core.unknown.settlement import Undecided, in_doubt
 from semel.errors import StoreError
 from semel.operators.approvals import proposal_of
 from semel.operators.forecast import Forecasts, forecast
-from semel.operators.lists import effects
 from semel.operators.operator import sighting
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ NOTABLES: Final = 200
 """Notables that a story has, at most: the newest."""
 STORY_LOOK: Final = 1_000
 """The same for a story, which is a page that people wait for."""
-ACTS: Final = 5_000
+ACTS: Final = 2_000
 """Entries of the audit, the newest, that are looked through for those of one record."""
 _HIDDEN: Final = re.compile(
     "auth|cookie|token|secret|passw|session|signature|credential|api.?key", re.IGNORECASE
@@ -229,7 +228,7 @@ def answer_head(record: Record) -> AnswerHead | None:
 
 
 def effects_of(guard: Guard, record: Record, look: int = LOOK) -> list[Effect]:
-    """The effects of a record: waiting or dead ones among the first ``look``, others by name.
+    """The effects of a record: waiting or dead ones among the newest ``look``, others by name.
 
     There is no index from records to effects: every effect would pay for it, and operators need it
     rarely. Keys of effects are derived, so each name that the guard delivers leads to one.
@@ -242,7 +241,7 @@ def effects_of(guard: Guard, record: Record, look: int = LOOK) -> list[Effect]:
         op = ops.FindEffect(keys.downstream_key(identity, record.created_at, "effect", name))
         found |= {each.key: each for each in store.perform(op).effects}
     for shelf in (ops.Shelf.WAITING, ops.Shelf.DEAD):
-        for each in islice(effects(guard, shelf), look):
+        for each in store.perform(ops.ListNewestEffects(shelf, look)).effects:
             if each.identity == identity:
                 found[each.key] = each
     return sorted(found.values(), key=lambda each: (each.created_at, each.key))

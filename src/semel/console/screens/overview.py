@@ -14,7 +14,8 @@ from semel.console.times import Moment
 from semel.console.view import View
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Effect, Glimpse, Micros, State
+from semel.core.records import Glimpse, Micros, State
+from semel.operators import counts
 from semel.runtime.breaker import Health
 from semel.worker.maintenance import LEADER
 
@@ -22,13 +23,11 @@ FRESH: Final = 5.0
 """Seconds for which the figures are shown again: ten people who look cost as much as one."""
 MOST: Final = 5_000
 """Unsettled records, or effects of a kind, that are counted."""
-_STEP: Final = 500
 WORKERS: Final = 50
 ROUTES: Final = 20
 """Rows of the heat map."""
 DAY: Final[Micros] = 86_400_000_000
 HOUR: Final[Micros] = 3_600_000_000
-_UNSETTLED: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
 
 
 @frozen
@@ -138,67 +137,35 @@ def _worker(seen: ops.WorkerSeen, now: Micros) -> WorkerRow:
 
 
 def _unsettled(view: View) -> tuple[Figure, ...]:
-    found, more, now = _read_unsettled(view)
-    unknown = [each for each in found if each.state is State.UNKNOWN]
-    dead = [each for each in unknown if each.due_at is None]
-    asked = [each for each in unknown if each.due_at is not None]
-    running = [each for each in found if each.state is State.IN_PROGRESS]
-    lapsed = [each for each in running if (each.leased_until or now) <= now]
-    pending = [each for each in found if each.state is State.PENDING]
+    found = counts.unsettled(view.guard.backend.blocking(), MOST)
 
-    def figure(what: str, of: list[Glimpse], to: str, tone: str, **query: str) -> Figure:
-        first = min((each.created_at for each in of), default=None)
-        oldest = None if first is None else Moment(first, now)
-        return Figure(what, len(of), more, oldest, to, query, tone)
+    def figure(what: str, of: ops.KindCount, to: str, tone: str, **query: str) -> Figure:
+        return _figure(what, of, found.now, to, query, tone)
 
     return (
-        figure("Unknown: a person must decide", dead, "unknown", "bad"),
-        figure("Unknown: a probe is asked", asked, "unknown", "doubt"),
-        figure("Lease past, not yet swept", lapsed, "in-flight", "doubt"),
-        figure("In flight", running, "in-flight", ""),
-        figure("Waiting for a worker", pending, "records", "", state="pending"),
+        figure("Unknown: a person must decide", found.dead, "unknown", "bad"),
+        figure("Unknown: a probe is asked", found.unknown, "unknown", "doubt"),
+        figure("Lease past, not yet swept", found.lapsed, "in-flight", "doubt"),
+        figure("In flight", found.in_progress, "in-flight", ""),
+        figure("Waiting for a worker", found.pending, "records", "", state="pending"),
     )
-
-
-def _read_unsettled(view: View) -> tuple[list[Glimpse], bool, Micros]:
-    store = view.guard.backend.blocking()
-    found: list[Glimpse] = []
-    after = None
-    while True:
-        page = store.perform(ops.Scan(_UNSETTLED, _STEP, after))
-        found += page.glimpses
-        after = page.until
-        if after is None or len(found) >= MOST:
-            return found, after is not None, page.now
 
 
 def _effects(view: View) -> tuple[Figure, ...]:
     if not view.guard.backend.capabilities.outbox:
         return ()
-    dead, waiting = _shelf(view, ops.Shelf.DEAD), _shelf(view, ops.Shelf.WAITING)
+    found = view.guard.backend.blocking().perform(ops.CountEffects(MOST))
     return (
-        _of_effects("Dead letters", *dead, "bad", "dead"),
-        _of_effects("Effects to deliver", *waiting, "", "waiting"),
+        _figure("Dead letters", found.dead, found.now, "outbox", {"state": "dead"}, "bad"),
+        _figure("Effects to deliver", found.waiting, found.now, "outbox", {"state": "waiting"}, ""),
     )
 
 
-def _of_effects(
-    what: str, found: list[Effect], more: bool, now: Micros, tone: str, shelf: str
+def _figure(
+    what: str, of: ops.KindCount, now: Micros, to: str, query: dict[str, str], tone: str
 ) -> Figure:
-    first = min((each.created_at for each in found), default=None)
-    oldest = None if first is None else Moment(first, now)
-    return Figure(what, len(found), more, oldest, "outbox", {"state": shelf}, tone)
-
-
-def _shelf(view: View, shelf: ops.Shelf) -> tuple[list[Effect], bool, Micros]:
-    store = view.guard.backend.blocking()
-    found: list[Effect] = []
-    while True:
-        after = found[-1].key if found else None
-        page = store.perform(ops.BrowseEffects(shelf, _STEP, after))
-        found += page.effects
-        if len(page.effects) < _STEP or len(found) >= MOST:
-            return found, len(page.effects) == _STEP, page.now
+    oldest = None if of.oldest is None else Moment(of.oldest, now)
+    return Figure(what, of.count, of.count >= MOST, oldest, to, query, tone)
 
 
 # ── the last day ──────────────────────────────────────────────────────────────────────────────────
@@ -238,14 +205,14 @@ def outcome(seen: Glimpse) -> str:
 
 def _last_day(taken: Sample) -> LastDay:
     recent = [each for each in taken.glimpses if each.created_at > taken.now - DAY]
-    counts: dict[tuple[str, str], Counter[str]] = {}
+    found: dict[tuple[str, str], Counter[str]] = {}
     for each in recent:
         where = ("", "") if each.terms is None else (each.terms.application, each.terms.route)
-        counts.setdefault(where, Counter())[outcome(each)] += 1
-    used = tuple(name for name in OUTCOMES if any(each[name] for each in counts.values()))
+        found.setdefault(where, Counter())[outcome(each)] += 1
+    used = tuple(name for name in OUTCOMES if any(each[name] for each in found.values()))
     # Routes with unknown outcomes and errors first, then the busy ones.
-    worst = sorted(counts, key=lambda at: (-sum(counts[at][b] for b in _BAD), -counts[at].total()))
-    rows = tuple(_heat(at, counts[at], used, taken) for at in worst[:ROUTES])
+    worst = sorted(found, key=lambda at: (-sum(found[at][b] for b in _BAD), -found[at].total()))
+    rows = tuple(_heat(at, found[at], used, taken) for at in worst[:ROUTES])
     hours = _hours(recent, taken)
     return LastDay(used, rows, hours, len(taken.glimpses), taken.total, taken.exact)
 

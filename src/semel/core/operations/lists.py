@@ -192,3 +192,20 @@ class ListNewestEffects(StoreOperation[NewestEffects]):
     limit: int
     name: str | None = None
     before: EffectPlace | None = None
+
+
+@value
+class EffectCounts:
+    """What is still to be delivered, and what could not be. A count that has reached the limit
+    means so many or more."""
+
+    waiting: KindCount
+    dead: KindCount
+    now: Micros
+
+
+@value
+class CountEffects(StoreOperation[EffectCounts]):
+    """Count the effects that wait and those that are dead by their index, ``limit`` of each."""
+
+    limit: int

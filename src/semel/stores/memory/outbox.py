@@ -52,6 +52,7 @@ class MemoryOutbox:
             ops.MarkFailed: self._fail,
             ops.BrowseEffects: self._browse,
             ops.ListNewestEffects: self._newest,
+            ops.CountEffects: self._count,
             ops.FindEffect: self._find,
             ops.Requeue: self._requeue,
             ops.NoteEvent: self._note_event,
@@ -181,6 +182,17 @@ class MemoryOutbox:
             places[-1] if page and len(page) < len(slots) else None,
             now,
         )
+
+    def _count(self, op: ops.CountEffects, now: Micros) -> ops.EffectCounts:
+        def counted(shelf: Shelf) -> ops.KindCount:
+            slots = sorted(
+                (slot for slot in self._slots.values() if slot.state is shelf),
+                key=lambda slot: slot.rank,
+            )
+            made = [slot.effect.created_at for slot in slots[: op.limit]]
+            return ops.KindCount(len(made), min(made, default=None))
+
+        return ops.EffectCounts(counted(Shelf.WAITING), counted(Shelf.DEAD), now)
 
     def _find(self, op: ops.FindEffect, now: Micros) -> ops.Effects:
         slot = self._slots.get(op.key)

@@ -327,6 +327,6 @@ REQUEST_PLANS: Final[Plans] = {
     ops.WhoLeads: _who_leads,
     ops.NoteEvent: _note,
     **dict.fromkeys((ops.Enqueue, ops.TakeEffects, ops.RenewEffects, ops.ResealEffect), _no_outbox),
-    **dict.fromkeys((ops.MarkDelivered, ops.MarkFailed, ops.Requeue), _no_outbox),
+    **dict.fromkeys((ops.MarkDelivered, ops.MarkFailed, ops.Requeue, ops.CountEffects), _no_outbox),
     **dict.fromkeys((ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect), _no_outbox),
 }

@@ -408,6 +408,13 @@ def _browse_effects(op: ops.BrowseEffects) -> Plan[ops.Effects]:
     return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
 
 
+def _count_effects(op: ops.CountEffects) -> Plan[ops.EffectCounts]:
+    rows = yield Statement("count_effects", {"limit": op.limit})
+    kinds, none = read.kind_counts(rows), ops.KindCount(0, None)
+    now = yield from clock_of(rows)
+    return ops.EffectCounts(kinds.get(1, none), kinds.get(2, none), now)
+
+
 def _newest_effects(op: ops.ListNewestEffects) -> Plan[ops.NewestEffects]:
     name = None if op.name is None else shown(op.name)
     if op.shelf is ops.Shelf.DEAD:
@@ -478,6 +485,7 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.Requeue: _requeue,
     ops.BrowseEffects: _browse_effects,
     ops.ListNewestEffects: _newest_effects,
+    ops.CountEffects: _count_effects,
     ops.FindEffect: _find_effect,
     ops.NoteEvent: _note_event,
 }

@@ -318,7 +318,7 @@ def waiting(rows: Rows) -> dict[tuple[str, str] | None, int]:
 
 
 def kind_counts(rows: Rows) -> dict[int, KindCount]:
-    """How many there are of each kind, from the columns of ``count_unsettled``."""
+    """How many there are of each kind, from the columns of `count_unsettled`, `count_effects`."""
     read = (_KIND.read(row) for row in rows)
     return {kind: KindCount(count, oldest) for kind, count, oldest, _ in read}
 

@@ -40,7 +40,7 @@ LISTINGS: Final = frozenset(
     {
         *(ops.Due, ops.CountDue, ops.Browse, ops.Scan, ops.Count, ops.ListNewest, ops.ListTerms),
         *(ops.BrowseEffects, ops.ListNewestEffects, ops.FindEffect, ops.BrowseAudit),
-        *(ops.CountUnsettled, ops.SampleRecords),
+        *(ops.CountUnsettled, ops.SampleRecords, ops.CountEffects),
         *(ops.ListBelongings, ops.ListUnlike, ops.WhoLeads),
         *(ops.BrowseNotables, ops.ListWorkers),
     }
@@ -49,7 +49,7 @@ LISTINGS: Final = frozenset(
 _OPENING: Final = ops.WhoLeads("-")
 """Asked of the writer, which opens the file: a list that comes first must not keep it for long."""
 _LONG: Final = LISTINGS - {ops.WhoLeads}
-_LOOKS: Final = frozenset({ops.Fetch, ops.Recall, *LISTINGS})
+_LOOKS: Final = frozenset({ops.Fetch, ops.Recall, ops.ReadRecipe, *LISTINGS})
 
 
 class SqliteBackend(base.PrintableBackend):

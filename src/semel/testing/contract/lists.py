@@ -363,3 +363,23 @@ class NewestEffectsFirst:
     def test_an_empty_outbox(self, harness: Harness) -> None:
         for shelf in ops.Shelf:
             assert newest_effects(harness, shelf) == []
+
+    def test_what_waits_and_what_is_dead_is_counted(self, harness: Harness) -> None:
+        none = ops.KindCount(0, None)
+        counts = harness.perform(ops.CountEffects(ALL))
+        assert (counts.waiting, counts.dead) == (none, none)
+        put(harness, "a")
+        harness.travel(MINUTE)
+        put(harness, "b", "c")
+        settle(harness, "b", "c", dead=True)
+        put(harness, "delivered")
+        settle(harness, "delivered", dead=False)
+        put(harness, "d")
+        put(harness, "later", delay=MINUTE)
+        counts = harness.perform(ops.CountEffects(ALL))
+        assert (counts.waiting.count, counts.dead.count) == (3, 2)
+        assert counts.waiting.oldest is not None
+        assert counts.dead.oldest is not None
+        assert near(harness, counts.waiting.oldest + MINUTE, counts.dead.oldest)
+        counts = harness.perform(ops.CountEffects(1))
+        assert (counts.waiting.count, counts.dead.count) == (1, 1)
