@@ -161,6 +161,46 @@ def test_a_guard_says_where_keys_are_on_routes_that_do_not(
     assert replayed(by_header(), by_header()) == [False, False]
 
 
+def test_a_function_that_raises_fails_the_request_and_nothing_runs(
+    make_guard: MakeGuard,
+    effects: Effects,
+    runner: asyncio.Runner,
+    colour: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A key that could not be looked for is not a key that is not there."""
+
+    def broken(request: semel.Request) -> str | None:
+        raise LookupError("the session of the caller is gone")
+
+    guard = make_guard(policy=semel.ietf(key_from=broken))
+    reply = driver(colour, guard, once(effects), runner)(by_header())
+    assert (reply.status, reply.code) == (500, "misconfigured")
+    assert "key_from= failed: the session of the caller is gone" in caplog.text
+    assert effects.all() == []
+
+
+def test_what_the_payload_does_not_name_is_not_compared(
+    make_guard: MakeGuard, effects: Effects, runner: asyncio.Runner, colour: str
+) -> None:
+    policy = semel.ietf(key_from=FIELD, payload_from=semel.body("/order"))
+    send = driver(colour, make_guard(policy=policy), once(effects), runner)
+    sent = [
+        in_body(asked(order=order, amount=amount)) for order, amount in [(1, 5), (1, 9), (2, 5)]
+    ]
+    replies = [send(ask) for ask in (*sent, in_body(asked(amount=5)))]
+    assert [reply.status for reply in replies] == [200, 200, 422, 400]
+    assert [reply.replayed for reply in replies] == [False, True, False, False]
+    assert [reply.code for reply in replies[2:]] == ["key-reused", "unreadable-body"]
+    assert len(effects.all()) == 1
+
+
+def test_a_payload_by_a_function_is_told_when_the_policy_is_made() -> None:
+    wrong: Any = lambda request: request.body  # noqa: E731
+    with pytest.raises(semel.ConfigurationError, match="payload_from= takes"):
+        semel.ietf(payload_from=wrong)
+
+
 def test_a_mistaken_default_is_told_when_the_guard_is_made(make_guard: MakeGuard) -> None:
     with pytest.raises(semel.ConfigurationError, match="not the name of a header"):
         make_guard(key_from="/meta/key")

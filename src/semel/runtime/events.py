@@ -254,7 +254,7 @@ CATALOGUE: Final[Mapping[str, EventKind]] = {
     "refusal": EventKind(
         ("code", "status", "route", "method", "policy"),
         NONE,
-        "a request of %(route)s: tenant=, session= or key= failed: %(error)s",
+        "a request of %(route)s: tenant=, session= or key_from= failed: %(error)s",
         "A request was turned away before its key was looked up.",
     ),
     "shape.failed": EventKind(

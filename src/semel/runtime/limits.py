@@ -267,7 +267,10 @@ def protected(runtime: Runtime, tenant: str, flow: Flow[Response]) -> Flow[Respo
 
 
 def _heard(breaker: Breaker, flow: Flow[Response]) -> Flow[Response]:
-    """The same flow; the breaker learns what the store made of it."""
+    """The same flow; the breaker learns what the store made of it.
+
+    A flow around a flow, no third driver: what `run` would perform, it yields to whoever runs it.
+    """
     feed: Callable[[Any], FlowOperation[Any]] = flow.send
     value: Any = None
     while True:

@@ -314,6 +314,7 @@ class StreamedBody(_StreamedBody[ViewExchange[F]]):
         self._tally.add(piece)
         return piece
 
+    # Twin of AsyncStreamedBody.aclose, by tools.twins
     def close(self) -> None:
         """The server is done, maybe before the end, because the client has left."""
         if not self._over:

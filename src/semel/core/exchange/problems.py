@@ -183,15 +183,17 @@ def problem_code(response: Response) -> str | None:
 _NO_STORE: Final = (b"cache-control", b"no-store")
 PROBLEM_HEADER: Final = b"idempotency-problem"
 """Tells the code and whether a retry helps where the body is in another shape."""
-_SAID_BY_SEMEL: Final = frozenset(
+OF_ONE_CONNECTION: Final = frozenset(
     {
-        *(b"cache-control", b"retry-after", b"content-length", b"date", PROBLEM_HEADER),
-        *(b"idempotent-replayed", b"idempotency-expires"),
-        # one connection's affair (RFC 9110, 7.6.1)
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
         b"transfer-encoding",
     }
 )
+"""Headers that a server says to its neighbour only (RFC 9110, 7.6.1)."""
+_SAID_BY_SEMEL: Final = OF_ONE_CONNECTION | {
+    *(b"cache-control", b"retry-after", b"content-length", b"date", PROBLEM_HEADER),
+    *(b"idempotent-replayed", b"idempotency-expires"),
+}
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from semel.core.exchange.problems import OF_ONE_CONNECTION
 from semel.core.flow import Flow, ask
 from semel.core.operations.handler import Apart
 from semel.core.policy import Policy
@@ -21,17 +22,14 @@ from semel.core.terms import Terms
 
 R = TypeVar("R")
 
-_NOT_KEPT: Final = frozenset(
-    {
-        # one connection's affair (RFC 9110, 7.6.1)
-        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
-        *(b"transfer-encoding", b"proxy-authenticate", b"proxy-authorization"),
-        # one moment's or one browser's affair
-        *(b"date", b"set-cookie", b"set-cookie2", b"age"),
-        # said by semel itself, anew each time
-        *(b"content-length", b"cache-control", b"idempotency-expires"),
-    }
-)
+_NOT_KEPT: Final = OF_ONE_CONNECTION | {
+    # one proxy's affair
+    *(b"proxy-authenticate", b"proxy-authorization"),
+    # one moment's or one browser's affair
+    *(b"date", b"set-cookie", b"set-cookie2", b"age"),
+    # said by semel itself, anew each time
+    *(b"content-length", b"cache-control", b"idempotency-expires"),
+}
 _EXPIRES: Final = b"idempotency-expires"
 _ALLOWED_ORIGIN: Final = b"access-control-allow-origin"
 WITHOUT_A_BODY: Final = (204, 304)
