@@ -12,6 +12,7 @@ from typing import Any
 
 from werkzeug.test import Client
 
+from semel import Route
 from semel.console import ConsoleUser
 from semel.core import operations as ops
 from semel.core.policy import ietf
@@ -24,7 +25,7 @@ from semel.worker.maintenance import LEADER
 from tests.scene import DAY, HOUR, KEY, MINUTE, SECOND, Scene, fresh_fence
 from tests.stores.harness import open_harness
 
-ROUTES = ("POST /payments", "POST /refunds", "POST /transfers", "PUT /subscriptions/{id}")
+ROUTES = ("POST /payments", "POST /refunds", "POST /transfers", "POST /subscriptions/{id}/renew")
 TENANTS = ("acme", "globex", "initech", "umbrella")
 HOSTILE = "</td><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\x01{{7*7}}"
 
@@ -40,7 +41,8 @@ class Shop(Scene):
 
     def __init__(self, harness: Any) -> None:
         policy = ietf(probe=lambda inquiry: Happened(provider_id="ch_3Nx81"))
-        super().__init__(harness, policy, name="shop")
+        routes = [Route(*route.split(), policy) for route in ROUTES]
+        super().__init__(harness, policy, name="shop", routes=routes)
         self._numbers = iter(range(1, 1_000_000))
         self._effects = iter(range(1, 1_000_000))
 
@@ -100,9 +102,9 @@ def fill(shop: Shop, count: int = 60) -> None:
     unknowns(shop)
     dead_letters(shop)
     notables(shop)
-    for number in range(5):
-        held(shop, number, lease=(40, 25, 12, 50, 2)[number] * SECOND)
-        shop.travel((9, 3, 1, 4, 1)[number] * SECOND)
+    for number in range(6):
+        held(shop, number, lease=(5, 40, 60, 30, 30, 30)[number] * SECOND)
+        shop.travel((9_000_000, 4_000_000, 120_000, 90_000, 210_000, 60_000)[number])
     workers(shop)
 
 
