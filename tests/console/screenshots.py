@@ -41,7 +41,6 @@ def take(address: str, doubtful: str) -> None:
             ("unknown", "unknown"),
             ("decide", f"unknown/{doubtful}"),
             ("dead-letters", "outbox"),
-            ("in-flight", "in-flight"),
         ):
             shoot(wide, path, name)
         wide.page.emulate_media(color_scheme="dark")

@@ -41,7 +41,7 @@ class Shop(Scene):
 
     def __init__(self, harness: Any) -> None:
         policy = ietf(probe=lambda inquiry: Happened(provider_id="ch_3Nx81"))
-        routes = [Route(*route.split(), policy) for route in ROUTES]
+        routes = [Route("POST", each.removeprefix("POST "), policy) for each in ROUTES]
         super().__init__(harness, policy, name="shop", routes=routes)
         self._numbers = iter(range(1, 1_000_000))
         self._effects = iter(range(1, 1_000_000))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from playwright.sync_api import Browser, Request, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from semel.console import Role, routes
+from semel.console import ConsoleUser, Role, routes
+from semel.console.standalone import Standalone
+from semel.console.users import UsersFile
 from semel.core.records import State
 from semel.operators.operator import KeyAddress
 from tests.conftest import found_or_skipped, note
@@ -317,6 +321,17 @@ def test_one_proposes_and_another_login_approves(shop: Shop, enter: Enter) -> No
     ]
 
 
+def test_a_tenant_is_erased(shop: Shop, enter: Enter) -> None:
+    identity = shop.completed(tenant="hooli")
+    person = enter(Role.CUSTODIAN)
+    page = person.open("tenants")
+    page.get_by_text("Erase what is kept of a tenant").click()
+    page.get_by_label("Tenant", exact=True).fill("hooli")
+    act(person, "Erase", "Erase", "they asked for it")
+    expect(page.get_by_role("status").first).to_be_visible()
+    assert shop.state(identity) is State.EXPIRED
+
+
 # ── roles ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -357,6 +372,56 @@ def test_a_form_that_a_viewer_sends_all_the_same_is_refused(shop: Shop, enter: E
     assert shop.state(identity) is State.COMPLETED
     assert all("403" in each for each in person.complaints)
     person.complaints.clear()
+
+
+# ── logging in ────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def standalone(shop: Shop, **settings: Any) -> Iterator[tuple[str, str | None]]:
+    """A console by itself, and the token of its address."""
+    console, token = Standalone(**settings).console(shop.guard, None, "grace", 8410)
+    with served(console) as address:
+        yield address, token
+
+
+def test_the_address_of_a_standalone_console_works_once(shop: Shop, browser: Browser) -> None:
+    with standalone(shop) as (address, token):
+        first, second = (Person(browser, address, None) for _ in range(2))
+        page = first.open(f"login?token={token}")
+        first.click("Log in")
+        expect(page.locator(".who bdi")).to_have_text("grace")
+        assert token is not None
+        assert token not in page.url
+        assert second.open().url.endswith("/login"), "nobody else is let in"
+        second.open(f"login?token={token}")
+        second.click("Log in")
+        expect(second.page.get_by_role("alert")).to_contain_text("used already")
+        assert second.axe() == []
+        first.click("Log out")
+        expect(page).to_have_url(re.compile("login$"))
+        assert first.open("records").url.endswith("/login")
+        assert first.complaints == []
+        for person in (first, second):
+            person.context.close()
+
+
+def test_people_of_a_users_file_log_in(shop: Shop, browser: Browser, tmp_path: Path) -> None:
+    users = UsersFile(tmp_path / "users.json")
+    users.add(ConsoleUser("ada", ["operator"]), "correct horse battery")
+    with standalone(shop, users=tmp_path / "users.json") as (address, token):
+        assert token is None
+        person = Person(browser, address, None)
+        page = person.open()
+        assert person.axe() == []
+        for password in ("wrong", "correct horse battery"):
+            page.get_by_label("Name").fill("ada")
+            page.get_by_label("Password").fill(password)
+            person.click("Log in")
+            if password == "wrong":
+                expect(page.get_by_role("alert")).to_contain_text("is wrong")
+        expect(page.locator(".role")).to_have_text("operator")
+        person.context.close()
 
 
 # ── without JavaScript ────────────────────────────────────────────────────────────────────────────

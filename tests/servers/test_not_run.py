@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import pgbouncer
-from tests.servers.child import ROOT
+from tests.servers import chromium, pgbouncer
+from tests.servers.child import ROOT, ServerError
 from tests.waiting import PATIENCE
 
 SKIPS = """
@@ -53,3 +53,12 @@ def test_a_pooler_that_is_named_and_not_there_is_not_found(
 ) -> None:
     monkeypatch.setenv("SEMEL_TEST_PGBOUNCER", str(tmp_path / "pgbouncer"))
     assert pgbouncer.find() is None
+
+
+def test_a_browser_that_is_named_and_not_there_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SEMEL_TEST_CHROMIUM", str(tmp_path / "chromium"))
+    assert chromium.find() is None
+    with pytest.raises(ServerError, match="Chromium not found"), chromium.launched():
+        pass
