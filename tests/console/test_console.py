@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -12,11 +13,12 @@ import pytest
 
 import semel
 from semel.console import ConsoleUser, Role, routes
-from semel.console.console import BLOCKED, WAITING, Console
+from semel.console.console import BLOCKED, FORM_WITHIN, WAITING, Console
 from semel.console.view import Action, Screen
 from semel.core.records import Request
 from semel.errors import ConfigurationError
 from tests.console.browser import SAME_SITE, SERVERS, Browser, by_header
+from tests.waiting import Ahead
 
 Server = Literal["asgi", "wsgi"]
 every_server = pytest.mark.parametrize("server", SERVERS)
@@ -337,3 +339,25 @@ def test_more_than_a_few_waiting_are_told_to_come_again(
         gate.set()
     assert all(each.result() for each in held)
     assert Browser(console, server).get("/").status_code == 200
+
+
+async def test_a_form_that_comes_too_slowly_is_not_waited_for(guard: semel.Guard) -> None:
+    sent: list[Any] = []
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if begun.is_set():
+            await never.wait()
+        begun.set()
+        return {"type": "http.request", "body": b"key=", "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/records/find", "headers": []}
+    running = asyncio.create_task(guard.console(authorize=by_header)(scope, receive, send))
+    await begun.wait()
+    await Ahead().forward(FORM_WITHIN + 1)
+    await running
+    assert sent[0]["status"] == 408
+    assert (b"Connection", b"close") in sent[0]["headers"]

@@ -431,6 +431,8 @@ def test_roles_that_are_missing_or_said_twice_are_none() -> None:
         ({"proxy_header": "x-user"}, "belong together"),
         ({"proxy_from": ["10.0.0.0/8"]}, "belong together"),
         ({"proxy_header": "x-user", "proxy_from": ["10.0.0.1/8"]}, "range of addresses"),
+        ({"proxy_header": "x-user", "proxy_from": ["0.0.0.0/0"]}, "every address"),
+        ({"proxy_header": "x-user", "proxy_from": ["10.0.0.0/8", "::/0"]}, "every address"),
         ({"role_header": "x-roles"}, "--proxy-header too"),
         ({"certificate": Path("a.pem")}, "belong together"),
         ({"users": True, "proxy_header": "x", "proxy_from": ["10.0.0.0/8"]}, "not both"),

@@ -58,6 +58,8 @@ WAITING: Final = 32
 """Requests that wait for a thread; more are told to come again."""
 BLOCKED: Final = 2 * THREADS
 """Threads of a WSGI server that may wait for the console: the others are the application's."""
+FORM_WITHIN: Final = 30.0
+"""Seconds in which a form must have come: who sends it slowly holds a connection."""
 _PATIENCE: Final = 30.0
 """Seconds that an ``authorize`` coroutine may take under a WSGI server."""
 
@@ -109,7 +111,7 @@ class Console:
         bare = not where.below.strip("/") and not str(scope["path"]).endswith("/")
 
         try:
-            body = await _read(receive) if request.method == "POST" else b""
+            body = await _read_within(receive) if request.method == "POST" else b""
             given = _request(request, where.below, bare, where.root, body)
         except ConsoleRefusal as refusal:
             return await send_response(_unread(refusal), send)
@@ -333,6 +335,17 @@ def _not_asked() -> ConsoleRefusal:
     return ConsoleRefusal(403, "Who you are could not be found out; the log says why.")
 
 
+async def _read_within(receive: Receive) -> bytes:
+    try:
+        async with asyncio.timeout(FORM_WITHIN):
+            return await _read(receive)
+    except TimeoutError:
+        raise ConsoleRefusal(408, "The form came too slowly.", _CLOSE) from None
+
+
+_CLOSE: Final = (("Connection", "close"),)
+
+
 async def _read(receive: Receive) -> bytes:
     body, more = bytearray(), True
     while more:
@@ -342,7 +355,7 @@ async def _read(receive: Receive) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BODY:
-            raise ConsoleRefusal(413, "The form is too large.", (("Connection", "close"),))
+            raise ConsoleRefusal(413, "The form is too large.", _CLOSE)
     return bytes(body)
 
 
@@ -351,7 +364,7 @@ def _read_wsgi(environ: Environ) -> bytes:
     if not stated.isascii() or not stated.isdigit():
         raise ConsoleRefusal(411, "The length of the form is not said.")
     if len(stated) > 9 or int(stated) > MAX_BODY:
-        raise ConsoleRefusal(413, "The form is too large.", (("Connection", "close"),))
+        raise ConsoleRefusal(413, "The form is too large.", _CLOSE)
     body: bytes = environ["wsgi.input"].read(int(stated))
     if len(body) < int(stated):
         raise ConsoleRefusal(400, "The request was not sent to its end.")

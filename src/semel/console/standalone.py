@@ -98,10 +98,15 @@ class Standalone:
 
     def ranges(self) -> list[IPv4Network | IPv6Network]:
         try:
-            return [ip_network(each) for each in self.proxy_from]
+            found = [ip_network(each) for each in self.proxy_from]
         except ValueError as error:
             said = f"--proxy-from takes a range of addresses, say 10.0.0.0/8: {error}"
             raise ConfigurationError(said) from None
+        if any(each.prefixlen == 0 for each in found):
+            raise ConfigurationError(
+                "--proxy-from is every address there is: anybody could say who they are"
+            )
+        return found
 
     def hosts(self) -> list[str]:
         own = [] if _any_address(self.host) else [self.host]
