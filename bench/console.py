@@ -8,7 +8,8 @@ time for which threads of the page waited for a core while other programs had it
 all of it, and of the CPU time that the page took here and in the database.
 
 With ``--load``: fresh keys for an application under one worker, with its console mounted in it, in
-turns alone and beside ``--people`` who each read a page every second. The table has throughput, p99
+turns alone and beside ``--people`` who each read a page every second; with ``--apart`` that console
+is a process of its own on the same store. The table has throughput, p99
 and CPU time per request beside the people as ratios to those alone.
 """
 
@@ -146,7 +147,8 @@ class Visitor:
         asked.cpu.append(1000 * (time.process_time() - spent))
         asked.store.append(0.0 if pid is None else 1000 * (cpu_seconds(pid) - store))
         delays = (end - waited.get(thread, 0.0) for thread, end in self._waited().items())
-        asked.own.append(max(asked.cpu[-1], asked.wall[-1] - 1000 * sum(delays)))
+        busy = asked.cpu[-1] + asked.store[-1]
+        asked.own.append(max(busy, asked.wall[-1] - 1000 * sum(delays)))
         asked.size = len(self.answer.content)
 
     def later(self, of: str, number: int) -> str:
@@ -190,6 +192,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="pages with this in their title")
     parser.add_argument("stores", nargs="*", default=[*FILLED], help=", ".join(FILLED))
     parser.add_argument("--load", action="store_true", help="whom the consoles disturb")
+    parser.add_argument("--apart", action="store_true", help="a console in its own process")
     parser.add_argument("--people", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=6.0, help="of load, each time")
     given = parser.parse_args()
@@ -197,8 +200,8 @@ def main() -> None:
     if given.load:
         print(visitors.HEAD)
         for name in given.stores:
-            how = (given.rounds, given.seconds, given.people)
-            print(visitors.disturbed(name, amounts, *how).row(), flush=True)
+            load = visitors.Load(given.rounds, given.seconds, given.people, given.apart)
+            print(visitors.disturbed(name, amounts, load).row(), flush=True)
         return
     for name in given.stores:
         with FILLED[name](amounts) as place:

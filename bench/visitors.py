@@ -90,7 +90,7 @@ class Disturbed:
     def row(self) -> str:
         def ratio(name: str) -> float:
             pairs = zip(self.alone, self.beside, strict=True)
-            return statistics.median(getattr(b, name) / getattr(a, name) for a, b in pairs)
+            return float(statistics.median(getattr(b, name) / getattr(a, name) for a, b in pairs))
 
         shares = " | ".join(f"{ratio(name):.2f}" for name in ("rate", "p99", "cpu"))
         rate = statistics.median(each.rate for each in self.alone)
@@ -104,20 +104,31 @@ HEAD = (
 )
 
 
-def disturbed(store: str, amounts: Amounts, rounds: int, seconds: float, people: int) -> Disturbed:
-    """Fresh keys for one worker, alone and beside so many people; ratios are beside to alone."""
+@dataclass(frozen=True)
+class Load:
+    """How long and how often, how many people; ``apart``: their console is another process."""
+
+    rounds: int
+    seconds: float
+    people: int
+    apart: bool
+
+
+def disturbed(store: str, amounts: Amounts, load: Load) -> Disturbed:
+    """Fresh keys for one worker, alone and beside people; ratios are beside to alone."""
     case = Beside(store, "semel", "bench.served.with_console", plans.FRESH, store)
     alone: list[Sample] = []
     beside: list[Sample] = []
     every = Visits()
-    with Stage(seconds, 32, Cores.divided()) as stage:
+    with Stage(load.seconds, 32, Cores.divided()) as stage:
         stage.kept(store, stage.cores.store, lambda it: it.start(FILLED[store](amounts)))
         case.measure(stage)  # opens and warms everything
         place = stage.place(store, stage.cores.store)
-        port = stage.server(case.served_as(), lambda: case.serving(stage, place)).port
-        for _ in range(rounds):
+        name = "console" if load.apart else case.served_as()
+        port = stage.server(name, lambda: case.serving(stage, place)).port
+        for _ in range(load.rounds):
             alone.append(case.measure(stage))
-            with visiting(port, people) as seen:
+            with visiting(port, load.people) as seen:
                 beside.append(case.measure(stage))
             every.times += seen.times
             every.refused += seen.refused

@@ -36,7 +36,7 @@ from semel.errors import ConfigurationError
 if TYPE_CHECKING:
     from semel.stores.base import Store
 
-SORTED: Final = 1000
+SORTED: Final = 300
 """Unsettled records of one duty that are read whole and sorted."""
 MOST_TERMS: Final = 1000
 MOST_LANES: Final = 8

@@ -12,15 +12,16 @@ from semel.console.times import Span
 from semel.console.view import View
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Glimpse, Micros, State
+from semel.core.records import Duty, Glimpse, Identity, Micros, State
 from semel.operators.doctor import took
+from semel.stores.base import Store
 
 SHOWN: Final = 200
-MOST: Final = 1000
-"""Records in flight that are looked at."""
+MOST: Final = 500
+"""Records of each kind that are looked at: past their lease, running, waiting."""
 ENOUGH: Final = 5
 """Runs of a route that can say what is usual."""
-_STATES: Final = (State.IN_PROGRESS, State.PENDING)
+_DUTIES: Final = (Duty.LEASE, Duty.RESUME, Duty.RUN)
 
 
 @frozen
@@ -51,12 +52,23 @@ def show(view: View) -> InFlightPage:
     """What is in flight: past its lease first, then what is slow, then by age."""
     store = view.guard.backend.blocking()
     usual = _usual(sample(view))
-    found = store.perform(ops.Scan(_STATES, MOST))
-    rows = [_in_flight(each, found.now, usual) for each in found.glimpses]
+    found, more = _read(store, view.now())
+    rows = [_in_flight(each, now, usual) for each, now in found]
     rows.sort(key=lambda each: (_ORDER.index(each.standing), -each.age.micros))
     counts = {standing: sum(r.standing == standing for r in rows) for standing in _ORDER}
-    more = found.until is not None and len(rows) >= MOST
     return InFlightPage(tuple(rows[:SHOWN]), len(rows), more, counts)
+
+
+def _read(store: Store, now: Micros) -> tuple[list[tuple[Glimpse, Micros]], bool]:
+    """By the index of what is due, however much else is unsettled: first what is past its lease."""
+    found: dict[Identity, tuple[Glimpse, Micros]] = {}
+    more = False
+    for duty in _DUTIES:
+        for before in (ops.DuePlace(now, Identity(b"\xff" * 32)), None):
+            page = store.perform(ops.ListNewest(duty, MOST, before))
+            found |= {each.glimpse.identity: (each.glimpse, page.now) for each in page.found}
+            more = more or page.until is not None
+    return list(found.values()), more
 
 
 _ORDER: Final = ("lapsed", "slow", "ok", "waits")

@@ -26,7 +26,7 @@ from semel.operators.doubts import DoubtGroup, Doubts, doubts
 from semel.operators.operator import voucher
 from semel.operators.story import Story, evidence_text, probe_text
 
-_LOOK: Final = 2_000
+_LOOK: Final = 1_000
 """Records in doubt that a page looks at."""
 _LONGEST: Final = 300
 """Characters of a typed reason that are kept beside the evidence."""
