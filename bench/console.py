@@ -3,9 +3,9 @@
 Every screen is asked for as a viewer, through the console's ASGI application, in a store of
 ``--records``: with filters, on later pages, with the filter that finds least, about one key. Each
 time by a new console, which has read nothing yet: what a console remembers for some seconds is read
-anew each time. The table has the median and the slowest of ``--rounds`` in milliseconds, less the
-time for which threads of the page waited for a core while other programs had it; then the median of
-all of it, and of the CPU time that the page took here and in the database.
+anew each time. The table has the median and the slowest of ``--rounds`` in milliseconds; then the
+work, which is the CPU time that the page took here and in the database: on a machine that is busy
+with other things only that says something.
 
 With ``--load``: fresh keys for an application under one worker, with its console mounted in it, in
 turns alone and beside ``--people`` who each read a page every second; with ``--apart`` that console
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -30,14 +29,14 @@ from starlette.routing import Mount, Route
 import semel
 from bench import visitors
 from bench.filling import APPLICATION, FILLED, RARE, ROUTES, Amounts, identity
-from bench.measure import cpu_seconds, waits_for_a_core
+from bench.measure import cpu_seconds
 from bench.served.app import pay
 from bench.stage import Place
 from semel.console import ConsoleUser, Role
 from semel.core.records import Request
 
 BUDGET: Final = 200.0
-"""Milliseconds."""
+"""Milliseconds of work."""
 MOUNT: Final = "/ops"
 
 
@@ -51,7 +50,7 @@ class Asked:
 
     title: str
     path: str
-    own: list[float] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     store: list[float] = field(default_factory=list)
@@ -59,10 +58,11 @@ class Asked:
 
     def row(self) -> str:
         figures = (
-            *(statistics.median(self.own), max(self.own), statistics.median(self.wall)),
+            *(statistics.median(self.wall), max(self.wall)),
+            *(statistics.median(self.work), max(self.work)),
             *(statistics.median(self.cpu), statistics.median(self.store)),
         )
-        late = " !" if figures[0] > BUDGET else ""
+        late = " !" if figures[2] > BUDGET else ""
         shown = " | ".join(f"{each:.0f}" for each in figures)
         return f"| {self.title} | {shown} | {self.size / 1000:.0f} |{late}"
 
@@ -119,9 +119,8 @@ class Visitor:
         self.answer = httpx.Response(200)
 
     def look(self, path: str, kind: str = "text/html") -> None:
-        # Its threads live as long as it does: they are counted after the page.
-        self._console = self._guard.console(authorize=viewer, app=self._app)
-        asyncio.run(self._look(Starlette(routes=[Mount(MOUNT, app=self._console)]), path, kind))
+        console = self._guard.console(authorize=viewer, app=self._app)
+        asyncio.run(self._look(Starlette(routes=[Mount(MOUNT, app=console)]), path, kind))
         if self.answer.status_code != 200:
             raise SystemExit(f"{path}: {self.answer.status_code}: {self.answer.text[-800:]}")
 
@@ -130,25 +129,18 @@ class Visitor:
         async with httpx.AsyncClient(transport=transport, base_url="http://bench") as client:
             self.answer = await client.get(f"{MOUNT}/{path}", headers={"accept": kind})
 
-    def _waited(self) -> dict[int, float]:
-        """Of the database too, where it is a server: page and server take turns."""
-        there = {} if self._place.pid is None else waits_for_a_core(self._place.pid)
-        return waits_for_a_core(os.getpid()) | there
-
     def close(self) -> None:
         self._guard.close()
 
     def measure(self, asked: Asked) -> None:
         pid = self._place.pid
-        store, waited = 0.0 if pid is None else cpu_seconds(pid), self._waited()
+        store = 0.0 if pid is None else cpu_seconds(pid)
         spent, began = time.process_time(), time.perf_counter()
         self.look(asked.path)
         asked.wall.append(1000 * (time.perf_counter() - began))
         asked.cpu.append(1000 * (time.process_time() - spent))
         asked.store.append(0.0 if pid is None else 1000 * (cpu_seconds(pid) - store))
-        delays = (end - waited.get(thread, 0.0) for thread, end in self._waited().items())
-        busy = asked.cpu[-1] + asked.store[-1]
-        asked.own.append(max(busy, asked.wall[-1] - 1000 * sum(delays)))
+        asked.work.append(asked.cpu[-1] + asked.store[-1])
         asked.size = len(self.answer.content)
 
     def later(self, of: str, number: int) -> str:
@@ -177,8 +169,8 @@ def measured(place: Place, amounts: Amounts, rounds: int, only: str) -> list[Ask
 
 
 def report(store: str, asked: list[Asked]) -> None:
-    print(f"\n| {store} | median | slowest | with waits | CPU | of the database | kB |")
-    print("|---|---|---|---|---|---|---|")
+    print(f"\n| {store} | median | slowest | work | most work | here | database | kB |")
+    print("|---|---|---|---|---|---|---|---|")
     for each in asked:
         print(each.row(), flush=True)
 

@@ -28,18 +28,6 @@ def cpu_seconds(pid: int) -> float:
     return used / 1e9
 
 
-def waits_for_a_core(pid: int) -> dict[int, float]:
-    """Of each thread of a process and of those below it: seconds for which it could have run, and
-    others did. What a measurement took, less these, is what it takes on a machine of its own."""
-    found: dict[int, float] = {}
-    for process in (pid, *descendants(pid)):
-        for thread in _threads(process):
-            with suppress(OSError):
-                path = Path(f"/proc/{process}/task/{thread}/schedstat")
-                found[thread] = int(path.read_text().split()[1]) / 1e9
-    return found
-
-
 def peak_megabytes(pid: int) -> float:
     """The most memory the process has ever held."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
