@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
+from starlette.applications import Starlette
 
 import semel
 from semel.core.records import Identity
@@ -823,7 +824,7 @@ async def test_aonce_in_a_transaction(ledger: Ledger) -> None:
     await asyncio.wait([leader])
     assert ledger.all() == NOTHING
     go.set()
-    await guard.asgi(None).drain()  # type: ignore[arg-type]
+    await guard.asgi(Starlette()).drain()
     again = await once()
     assert (again.value, again.replayed, ledger.all()) == ("done", True, PAID)
     await guard.aclose()
