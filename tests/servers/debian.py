@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 def unpacked(name: str, packages: Sequence[str], *, recurse: bool = False) -> Unpacked | None:
     """The packages, with the libraries that the first of them needs; None where there are none.
 
-    ``recurse``: and those that the libraries need themselves.
+    ``recurse``: with all that apt would install for it, libraries of libraries too.
     """
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         return None
@@ -51,7 +51,7 @@ def unpacked(name: str, packages: Sequence[str], *, recurse: bool = False) -> Un
         if not root.exists():
             try:
                 fetch(packages, root, Lists(), recurse)
-            except subprocess.CalledProcessError:
+            except subprocess.SubprocessError:
                 fetch_with_own_lists(packages, root, recurse)
     return Unpacked(root) if root.exists() else None
 
@@ -93,7 +93,7 @@ class Lists:
 
 def fetch(packages: Sequence[str], root: Path, lists: Lists, recurse: bool) -> None:
     """Into a folder beside, renamed when it is complete: half of it is never found."""
-    wanted = [*packages, *missing_libraries(packages[0], lists, recurse)]
+    wanted = dict.fromkeys([*packages, *missing_libraries(packages[0], lists, recurse)])
     with tempfile.TemporaryDirectory(dir=root.parent) as name:
         folder = Path(name)
         run("apt-get", *lists.options, "download", *wanted, cwd=folder)
@@ -104,10 +104,13 @@ def fetch(packages: Sequence[str], root: Path, lists: Lists, recurse: bool) -> N
 
 def missing_libraries(package: str, lists: Lists, recurse: bool) -> list[str]:
     """What it depends on and the machine does not have."""
-    command = ["apt-cache", *lists.options, "depends", "--no-recommends", "--no-suggests"]
-    command += ["--recurse"] if recurse else []
-    wanted = re.findall(r"^\W*Depends: (lib[\w.+-]+)$", run(*command, package), re.MULTILINE)
-    return [name for name in dict.fromkeys(wanted) if not installed(name)]
+    if recurse:  # apt's own choice among alternatives; nothing is installed
+        command = ["apt-get", *lists.options, "--simulate", "-oDebug::NoLocking=true", "install"]
+        chosen = run(*command, "--yes", "--no-install-recommends", package)
+        return re.findall(r"^Inst (\S+)", chosen, re.MULTILINE)
+    command = ["apt-cache", *lists.options, "depends", "--no-recommends", "--no-suggests", package]
+    wanted = re.findall(r"^\s*Depends: (lib[\w.+-]+)$", run(*command), re.MULTILINE)
+    return [name for name in wanted if not installed(name)]
 
 
 def installed(package: str) -> bool:
