@@ -43,7 +43,7 @@ def test_making_a_guard_does_no_io(tmp_path: Path) -> None:
 @pytest.mark.parametrize("made", [semel.Middleware, WsgiMiddleware])
 def test_a_guard_is_a_guard(made: Any) -> None:
     with pytest.raises(semel.ConfigurationError, match=r"guard= takes a semel\.Guard, not str"):
-        made(None, guard="sqlite:///semel.db")
+        made(print, guard="sqlite:///semel.db")
 
 
 @pytest.mark.parametrize(

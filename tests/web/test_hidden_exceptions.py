@@ -182,7 +182,7 @@ def test_a_version_that_hides_exceptions_is_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(framework_internals, "_warned", set[str]())
-    app: Any = type("App", (), {"__module__": f"{package}.app"})()
+    app: Any = type("App", (), {"__module__": f"{package}.app", "__call__": print})()
     for _ in range(2):
         make_guard().wsgi(app)
     assert caplog.text.count(f"this version of {package} is not known") == 1
