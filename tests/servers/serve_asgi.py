@@ -12,8 +12,7 @@ from uvicorn.supervisors import Multiprocess
 
 
 def main(app: str, fd: int, workers: int) -> None:
-    # By default a worker that has not imported its application after 5 s is killed, for ever.
-    config = uvicorn.Config(app, workers=workers, access_log=False, timeout_worker_healthcheck=120)
+    config = uvicorn.Config(app, workers=workers, access_log=False)
     listener = socket.socket(fileno=fd)
     listener.setblocking(False)
     if workers > 1:
