@@ -1,6 +1,7 @@
 """SQLAlchemy sessions on semel's transaction: theirs is a savepoint, the commit is semel's."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -129,6 +130,19 @@ def test_flushing_raises_what_the_database_says(world: World) -> None:
     act.undo()
     finish(world, act, op)
     assert world.orders() == []
+
+
+def test_errors_of_mysql_are_known_beside_django_with_pymysql() -> None:
+    """Django's backend imports MySQLdb.err: under that name PyMySQL's errors are there twice."""
+    script = (
+        "import pymysql; pymysql.install_as_MySQLdb(); import MySQLdb.err\n"
+        "from semel.stores.sqlalchemy_sessions import AsyncMysqlGuest\n"
+        "adapter = AsyncMysqlGuest.import_dbapi()\n"
+        "names = [name for name in vars(adapter) if name.endswith('Error') or name == 'Warning']\n"
+        "print(len(names), all(getattr(adapter, n) is getattr(pymysql, n) for n in names))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["10", "True"], done.stderr
 
 
 def test_connection_and_session_are_in_one_transaction(world: World) -> None:

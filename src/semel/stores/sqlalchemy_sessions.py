@@ -45,6 +45,11 @@ else:
         PGDialect_psycopg = PGDialectAsync_psycopg = object
 
 _OVER = "semel_over"
+_DBAPI_ERRORS = (
+    *("Warning", "Error", "InterfaceError", "DatabaseError", "DataError", "OperationalError"),
+    *("IntegrityError", "InternalError", "ProgrammingError", "NotSupportedError"),
+)
+"""The exceptions of PEP 249, by which SQLAlchemy tells a database's errors from others."""
 
 
 class _Guest:
@@ -98,13 +103,13 @@ class AsyncMysqlGuest(_Guest, MySQLDialect_asyncmy):
 
     @classmethod
     def import_dbapi(cls) -> Any:
-        from pymysql import err
+        # Not from pymysql.err: after pymysql.install_as_MySQLdb(), Django imports MySQLdb.err, and
+        # that name is then a second module with classes that nobody raises.
+        import pymysql
 
         adapter: Any = super().import_dbapi()
-        for name in ("Error", *(error.__name__ for error in err.Error.__subclasses__())):
-            setattr(adapter, name, getattr(err, name))
-        for error in err.DatabaseError.__subclasses__():
-            setattr(adapter, error.__name__, error)
+        for name in _DBAPI_ERRORS:
+            setattr(adapter, name, getattr(pymysql, name))
         return adapter
 
 
