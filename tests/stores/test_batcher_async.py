@@ -12,7 +12,7 @@ from semel.errors import StoreUnavailable
 from semel.stores.postgres.errors import store_error
 from semel.stores.postgres.values import KINDS
 from semel.stores.sql.batcher_async import AsyncBatcher
-from semel.stores.sql.batching import MAX_SINGLES
+from semel.stores.sql.batches import MAX_SINGLES
 from semel.stores.sql.plans import Rows, Statement
 from tests.stores.together import SOON, claim, never_overdue
 from tests.waiting import PATIENCE, turns

@@ -15,12 +15,12 @@ from semel.core.records import Identity
 from semel.stores.mysql.errors import DUPLICATE, TOO_LARGE, WAITED, MysqlFault, store_error
 from semel.stores.mysql.protocol import exchange, packet
 from semel.stores.mysql.values import KINDS
-from semel.stores.sql.batching import MAX_ROWS, Batch, SendAlone
+from semel.stores.sql.batches import MAX_ROWS, Batch, SendAlone
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.servers import MariadbServer
 from tests.stores.dialects import Mysql
-from tests.stores.test_batching import Note, queued
+from tests.stores.test_batches import Note, queued
 from tests.stores.together import DAY, awaited, claim, complete, renew, together
 from tests.waiting import PATIENCE, until
 

@@ -15,7 +15,7 @@ from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres.connection import Exchange, PostgresConnection, query
 from semel.stores.postgres.values import BYTEA, INT8, KINDS, TEXT
 from semel.stores.sql import plans
-from semel.stores.sql.batching import MAX_ROWS, SLOW_AFTER, BatchKind
+from semel.stores.sql.batches import MAX_ROWS, SLOW_AFTER, BatchKind
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from tests.servers import PgBouncer, PostgresServer

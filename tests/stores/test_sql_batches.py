@@ -18,7 +18,7 @@ from semel.core.operations import Applied, Claim, Claimed, Found, Lost, Read, St
 from semel.core.records import State
 from semel.core.stored.snapshot import LARGE, brief
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreUnavailable
-from semel.stores.sql.batching import MAX_BATCHED, MAX_ROWS
+from semel.stores.sql.batches import MAX_BATCHED, MAX_ROWS
 from semel.testing.contract.records import MINUTE
 from tests.forms import in_proof
 from tests.proof.floors import missing, rounds

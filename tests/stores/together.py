@@ -71,7 +71,7 @@ def hurried(*batcher: Any) -> Iterator[None]:
 def never_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, no statement is passed by: each waits for the one before it, and
     so the number of statements is the same on every machine."""
-    for module in ("batching", "batcher_async", "batcher_sync"):
+    for module in ("batches", "batcher_async", "batcher_sync"):
         monkeypatch.setattr(f"semel.stores.sql.{module}.SLOW_AFTER", PATIENCE)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, cast
 
-from semel.stores.sql.batching import ColumnWriter, batch_kinds
+from semel.stores.sql.batches import ColumnWriter, batch_kinds
 
 BIG: Final = 1024
 """From here on base64, which is a third longer than the bytes; hexadecimal is twice as long."""

@@ -11,7 +11,7 @@ from psycopg.adapt import AdaptersMap
 from psycopg.types.numeric import Int2BinaryLoader, Int4BinaryLoader, Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 
-from semel.stores.sql.batching import ColumnWriter, batch_kinds
+from semel.stores.sql.batches import ColumnWriter, batch_kinds
 
 TEXT_FORMAT, BINARY = pq.Format.TEXT.value, pq.Format.BINARY.value
 

@@ -9,7 +9,7 @@
     statements                       faults; a statement that may be sent again        (no I/O)
     rows                             rows into replies, checked                        (no I/O)
     migration                        the schema's version, and the rights a user needs (no I/O)
-    batching                         many operations in one statement                  (no I/O)
+    batches                          many operations in one statement                  (no I/O)
     backend                          what the backends of servers share
     batcher_async, batcher_sync      when a batch leaves: event loops, threads
     pooled                           what both pools know: settings, age and number of connections
@@ -29,7 +29,7 @@ Batching
 A round trip and a commit cost much more than a row. So concurrent operations of one kind travel as
 rows of one statement, and one commit makes all of them durable.
 
-*Which.* Claim, Complete, Renew and Read (`batching.batch_kinds`), each kind apart. An operation
+*Which.* Claim, Complete, Renew and Read (`batches.batch_kinds`), each kind apart. An operation
 with more than `MAX_BATCHED` bytes goes alone. A statement has at most `MAX_ROWS` rows and
 `MAX_BYTES` bytes. Two claims (or reads) of one identity share a row, because its answer is true for
 both; two completions of one identity go into different batches.

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.sql.batching import (
+from semel.stores.sql.batches import (
     GRACE,
     MAX_BATCHED,
     SLOW_AFTER,

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from semel.backoff import between
-from semel.stores.sql.batching import BatchKinds
+from semel.stores.sql.batches import BatchKinds
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
 from semel.stores.sql.rows import Rows

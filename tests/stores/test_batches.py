@@ -13,7 +13,7 @@ from semel.stores.mysql import errors as mysql_faults
 from semel.stores.mysql import values as mysql_kinds
 from semel.stores.postgres import errors as postgres_faults
 from semel.stores.postgres import values as postgres_kinds
-from semel.stores.sql.batching import (
+from semel.stores.sql.batches import (
     MAX_BATCHED,
     MAX_ROWS,
     BatchJob,
