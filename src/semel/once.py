@@ -16,7 +16,7 @@ from semel.core.request import keys
 from semel.core.request.comparison import LARGE
 from semel.core.request.keys import Malformed
 from semel.core.terms import EVERY_ROUTE
-from semel.core.unknown.settlement import ONCE
+from semel.core.unknown.settle_unknown import ONCE
 from semel.errors import ConfigurationError, Refused
 from semel.runtime.leases import new_fence
 from semel.web.inventory import ONCE_ROUTE

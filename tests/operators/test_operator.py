@@ -12,7 +12,7 @@ from semel.core.operations.requests import Applied, Lost
 from semel.core.policy import ietf
 from semel.core.records import Fence, Identity, Response, State
 from semel.core.unknown.evidence import Absent, CannotTell, Happened, Inquiry
-from semel.core.unknown.settlement import Passed, Settled, Undecided
+from semel.core.unknown.settle_unknown import Passed, Settled, Undecided
 from semel.errors import ConfigurationError
 from semel.operators.operator import KeyAddress, Operator
 from tests.ears import listen

@@ -17,7 +17,7 @@ from semel.core.records import Fence, Identity, OnLapse, Response, State
 from semel.core.recovery import journal
 from semel.core.stored import snapshot
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
-from semel.core.unknown.settlement import (
+from semel.core.unknown.settle_unknown import (
     PROVIDER_ID,
     Passed,
     Running,
@@ -29,8 +29,8 @@ from semel.core.unknown.settlement import (
     call_in_doubt,
     contradicts,
     in_doubt,
-    settle,
     settle_anew,
+    settle_unknown,
 )
 from semel.errors import StoreCorrupt, StoreUnavailable
 from semel.operators.operator import Operator
@@ -45,7 +45,7 @@ def settling(
 ) -> Settlement:
     found = scene.recalled(identity)
     policy = policy or ietf()
-    flow = settle(found.case, found.now, evidence, fresh_fence(), ANN, policy.render)
+    flow = settle_unknown(found.case, found.now, evidence, fresh_fence(), ANN, policy.render)
     came: Settlement = scene.run(flow)
     return came
 
@@ -255,7 +255,8 @@ class TestWhatIsNotUnknown:
             identity = quick.unknown()
             seen = quick.recalled(identity)  # all of them saw it unknown
             came = [
-                quick.run(settle(seen.case, seen.now, each, fresh_fence(), ANN)) for each in order
+                quick.run(settle_unknown(seen.case, seen.now, each, fresh_fence(), ANN))
+                for each in order
             ]
             first = next(e for e in order if isinstance(e, Happened) or e == Absent(final=True))
             assert [type(c) for c in came].count(Settled) == 1
@@ -284,7 +285,7 @@ def test_an_answer_lost_on_the_wire_is_asked_for_again_and_is_still_ours(quick: 
             raise StoreUnavailable("the answer was lost")
         return reply
 
-    flow = settle(found.case, found.now, Happened(ANSWER), fresh_fence(), ANN)
+    flow = settle_unknown(found.case, found.now, Happened(ANSWER), fresh_fence(), ANN)
     assert isinstance(run(flow, perform), Settled)
     assert asked[0] == asked[1]
 
@@ -307,7 +308,7 @@ def test_without_the_fence_that_was_seen_nothing_is_settled(
             op = replace(op, seen=fresh_fence())
         return scene.harness.perform(op)
 
-    flow = settle(found.case, found.now, evidence, fresh_fence(), ANN)
+    flow = settle_unknown(found.case, found.now, evidence, fresh_fence(), ANN)
     assert isinstance(run(flow, tampering), Passed)
     assert scene.state(identity) is State.UNKNOWN
 

@@ -11,7 +11,7 @@ from semel.core.policy import ietf
 from semel.core.records import Fence, Identity, State
 from semel.core.stored.requests import StoredRequest, encode
 from semel.core.unknown.evidence import Absent, CannotTell, Happened
-from semel.core.unknown.settlement import Passed, Settled, Undecided
+from semel.core.unknown.settle_unknown import Passed, Settled, Undecided
 from semel.errors import ConfigurationError
 from semel.operators.approvals import Approvals, Intent, Irreversible, two_person_rule
 from semel.operators.bulk import DeadFilter, dead_effects, probe_each, retry_each

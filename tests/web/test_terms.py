@@ -28,7 +28,7 @@ import semel
 from semel.core.operations.maintenance import Browse, Sweep
 from semel.core.operations.requests import Claim, Recall, Recalled
 from semel.core.records import Case, Fence, Identity, OnLapse, State
-from semel.core.unknown.settlement import Settled
+from semel.core.unknown.settle_unknown import Settled
 from semel.frameworks.flask import install
 from semel.operators.doctor import checkup
 from semel.outbox import signatures

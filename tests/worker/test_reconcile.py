@@ -29,7 +29,7 @@ from semel.core.unknown.probe import (
     pause,
     reconcile,
 )
-from semel.core.unknown.settlement import Passed, Settled, Undecided
+from semel.core.unknown.settle_unknown import Passed, Settled, Undecided
 from semel.testing.contract.terms import terms
 from semel.worker.reconciler import Reconciler
 from tests.ears import listen

@@ -15,7 +15,7 @@ from semel.core.operations.requests import Applied
 from semel.core.records import Case, Identity, Micros
 from semel.core.recovery import journal
 from semel.core.request.keys import mask
-from semel.core.unknown import settlement
+from semel.core.unknown import settle_unknown
 from semel.core.unknown.evidence import Absent, Evidence, inquiry_about
 from semel.core.unknown.probe import Inspection
 from semel.operators import decisions
@@ -86,7 +86,7 @@ def show(target: Target, identity: str, call: str | None, as_json: bool) -> None
     document = case_document(case)
     points = journal.decode(case.journal).points
     document["points"] = [f"{p.kind} {p.name}{'' if p.done else ': begun'}" for p in points]
-    name = call or settlement.in_doubt(case)
+    name = call or settle_unknown.in_doubt(case)
     document["downstream_key"] = (
         None if name is None else inquiry_about(case, name).downstream_key()
     )
@@ -153,7 +153,7 @@ def _probe_all(operator: Operator, identities: list[Identity], as_json: bool) ->
 
 def _report(result: Inspection | None, as_json: bool) -> None:
     """Print whether the record was settled; exit code 1 if it was not."""
-    settled, said = isinstance(result, settlement.Settled), inspection_text(result)
+    settled, said = isinstance(result, settle_unknown.Settled), inspection_text(result)
     output.print_result(as_json, {"settled": settled, "said": said}, said, fine=settled)
 
 

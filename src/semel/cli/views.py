@@ -20,7 +20,7 @@ from semel.core.records import Case, Effect, Glimpse, Origin, Record
 from semel.core.recovery import journal
 from semel.core.request import fingerprint, keys
 from semel.core.stored import snapshot
-from semel.core.unknown.settlement import in_doubt
+from semel.core.unknown.settle_unknown import in_doubt
 from semel.errors import StoreError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from semel.core.frozen import frozen
 from semel.core.operations.notables import NotableKind
 from semel.core.policy import exempt
 from semel.core.records import Case, Header, HeaderView, Response
-from semel.core.unknown import settlement, webhook
+from semel.core.unknown import settle_unknown, webhook
 from semel.core.unknown.evidence import Evidence
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures
@@ -203,7 +203,7 @@ class Inbox:
         match came:
             case webhook.Taken(case, evidence, settled):
                 detail |= webhook.summary(evidence)
-                detail["applied"] = isinstance(settled, settlement.Settled)
+                detail["applied"] = isinstance(settled, settle_unknown.Settled)
                 where = {"identity": case.record.identity, "tenant": case.origin.tenant}
                 where["route"] = "" if case.terms is None else case.terms.route
             case webhook.Ignored(reason, identity, evidence):
@@ -227,27 +227,27 @@ class Inbox:
             case _:
                 assert_never(came)
 
-    def _render_of(self, case: Case) -> settlement.Render | None:
+    def _render_of(self, case: Case) -> settle_unknown.Render | None:
         policy = self._routes.policy(case.terms)
         return None if policy is None else policy.render
 
     def _taken(self, came: webhook.Taken) -> Response:
         which = describe_record(came.case)
         match came.settlement:
-            case settlement.Settled(state):
+            case settle_unknown.Settled(state):
                 emit_reconcile(self._guard, came.case, "settled", INFO, by="webhook", state=state)
                 return self._respond(200, "settled", NONE)
-            case settlement.Passed(state):
-                if settlement.contradicts(came.evidence, state):
+            case settle_unknown.Passed(state):
+                if settle_unknown.contradicts(came.evidence, state):
                     why = f"{which} is {state}, and the event says otherwise: compare the ledgers"
                     return self._respond(200, "settled before", ERROR, why)
                 return self._respond(200, "settled before", NONE)
-            case settlement.Undecided(reason):
+            case settle_unknown.Undecided(reason):
                 return self._respond(200, "noted", INFO, f"{which} stays unknown: {reason}")
-            case settlement.Unusable(reason, error):
+            case settle_unknown.Unusable(reason, error):
                 why = f"{which} stays unknown: {reason}"
                 return self._respond(500, "not usable", ERROR, why, error=error)
-            case settlement.Running(_, until, now):
+            case settle_unknown.Running(_, until, now):
                 # Whoever holds the lease will say more than the event can: a whole answer. Should
                 # it die instead, the event is wanted, so it must not be taken for delivered.
                 seconds = min(_LONGEST_RETRY, max(1, -(-(until - now) // 1_000_000)))

@@ -23,7 +23,7 @@ from semel.core import operations as ops
 from semel.core.frozen import frozen
 from semel.core.records import Identity, Micros
 from semel.core.unknown.evidence import Absent
-from semel.core.unknown.settlement import Settled
+from semel.core.unknown.settle_unknown import Settled
 from semel.errors import ConfigurationError
 from semel.operators.operator import Operator, by_operator
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from semel.core.frozen import frozen
 from semel.core.records import Effect, Identity, Micros, State
-from semel.core.unknown import settlement
+from semel.core.unknown import settle_unknown
 from semel.core.unknown.probe import GivenUp, Inspection
 from semel.errors import SemelError, StoreError
 
@@ -73,7 +73,7 @@ def probe_each(operator: Operator, identities: Iterable[Identity]) -> Iterator[I
     for identity in identities:
         try:
             result = operator.probe_now(identity)
-            settled, said = isinstance(result, settlement.Settled), inspection_text(result)
+            settled, said = isinstance(result, settle_unknown.Settled), inspection_text(result)
         except SemelError as error:
             settled, said = False, f"not settled: {error}"
         yield ItemResult(identity.hex(), settled, said)
@@ -82,16 +82,16 @@ def probe_each(operator: Operator, identities: Iterable[Identity]) -> Iterator[I
 def inspection_text(result: Inspection | None) -> str:
     """What came of asking, or of settling, in one sentence."""
     match result:
-        case None | settlement.Passed(state=None):
+        case None | settle_unknown.Passed(state=None):
             return "there is no such record any more"
-        case settlement.Settled(state):
+        case settle_unknown.Settled(state):
             return f"settled: {state.value}"
-        case settlement.Undecided(reason) | settlement.Unusable(reason) | GivenUp(reason):
+        case settle_unknown.Undecided(reason) | settle_unknown.Unusable(reason) | GivenUp(reason):
             return f"not settled: {reason}"
-        case settlement.Running(state, until):
+        case settle_unknown.Running(state, until):
             end = datetime.fromtimestamp(until // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             return f"not settled: it is {state.value}, leased until {end}"
-        case settlement.Passed(State.UNKNOWN):
+        case settle_unknown.Passed(State.UNKNOWN):
             return "not settled: it has changed since it was looked at"
-        case settlement.Passed(state):
+        case settle_unknown.Passed(state):
             return f"not settled: it is {state} already"

@@ -6,7 +6,7 @@ import json
 
 from semel.core.frozen import frozen
 from semel.core.records import Case, Response
-from semel.core.unknown import settlement
+from semel.core.unknown import settle_unknown
 from semel.core.unknown.evidence import Evidence, Happened
 from semel.errors import ConfigurationError
 
@@ -28,7 +28,7 @@ class Incomplete(ConfigurationError):
 
 def happened(case: Case, stated: StatedAnswer, call: str | None = None) -> Happened:
     """The evidence that it happened. ``call``: the operation's call, where it is settled anew."""
-    call = call or settlement.call_in_doubt(case)
+    call = call or settle_unknown.call_in_doubt(case)
     if call is None and case.journal is not None and stated.status is None:
         raise Incomplete(
             "no call of the operation is in doubt: end it with the answer, its status and body, "
@@ -37,7 +37,7 @@ def happened(case: Case, stated: StatedAnswer, call: str | None = None) -> Happe
     if call is not None and stated.body is None:
         raise Incomplete(f"the operation goes on with the result of {call!r}: give it")
     name, body = stated.provider_id, stated.body
-    if body is not None and (call is not None or case.origin.method == settlement.ONCE):
+    if body is not None and (call is not None or case.origin.method == settle_unknown.ONCE):
         try:
             return Happened(json.loads(body), name)
         except ValueError as error:
@@ -51,11 +51,11 @@ def happened(case: Case, stated: StatedAnswer, call: str | None = None) -> Happe
 
 def consequence(case: Case, evidence: Evidence, call: str | None = None) -> str:
     """What settling by it will do, in one sentence or two."""
-    if call is not None and call != settlement.call_in_doubt(case):
+    if call is not None and call != settle_unknown.call_in_doubt(case):
         return f"what {call!r} came to is forgotten, and what you say now holds instead."
     if not isinstance(evidence, Happened):
         return "did not happen and no longer can. The next retry runs it."
-    if settlement.call_in_doubt(case) is not None:
+    if settle_unknown.call_in_doubt(case) is not None:
         return "its call happened. The operation goes on behind it."
     if evidence.result is None:
         return "happened. Retries learn that it did, without an answer (409)."

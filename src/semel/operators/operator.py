@@ -22,7 +22,7 @@ from semel.core.records import Case, Effect, Identity, Micros, OnLapse, Record, 
 from semel.core.request import keys
 from semel.core.unknown.evidence import Evidence
 from semel.core.unknown.probe import Doubt, Inspection, ask_probe, reconcile
-from semel.core.unknown.settlement import (
+from semel.core.unknown.settle_unknown import (
     Passed,
     Settled,
     Settlement,
@@ -30,8 +30,8 @@ from semel.core.unknown.settlement import (
     Witness,
     call_in_doubt,
     settle_anew,
+    settle_unknown,
 )
-from semel.core.unknown.settlement import settle as settling
 from semel.errors import ConfigurationError
 from semel.operators.lists import cases, effects
 from semel.runtime.events import INFO, short
@@ -113,7 +113,7 @@ class Operator:
         render = None if policy is None else policy.render
         witness, fence = Witness("operator", by, reason), new_fence()
         if call is None or call == call_in_doubt(found.case):
-            flow = settling(found.case, found.now, evidence, fence, witness, render)
+            flow = settle_unknown(found.case, found.now, evidence, fence, witness, render)
         else:
             flow = settle_anew(found.case, found.now, call, evidence, fence, witness)
         settlement = self._runner.run(flow)

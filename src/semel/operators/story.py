@@ -21,7 +21,7 @@ from semel.core.recovery.journal import PointKind
 from semel.core.request import keys
 from semel.core.stored import requests, snapshot
 from semel.core.unknown.evidence import CannotTell, Evidence, Happened, epoch_of
-from semel.core.unknown.settlement import Undecided, in_doubt
+from semel.core.unknown.settle_unknown import Undecided, in_doubt
 from semel.errors import StoreError
 from semel.operators.approvals import proposal_of
 from semel.operators.forecast import Forecasts, forecast

@@ -25,7 +25,7 @@ from semel.core.flow import Flow, run
 from semel.core.frozen import replace
 from semel.core.records import Request, Response
 from semel.core.request.keys import STRONG_KEY_LENGTH, looks_like_personal_data, mask
-from semel.core.unknown.settlement import ONCE
+from semel.core.unknown.settle_unknown import ONCE
 from semel.errors import NotExecuted, OutcomeUnknown, StoreUnavailable
 from semel.runtime.events import NONE, WARNING
 from semel.runtime.leases import Lease, lease_clock

@@ -19,7 +19,7 @@ from semel.core.operations.notables import NotableKind
 from semel.core.policy import Policy
 from semel.core.records import State
 from semel.core.request.keys import mask
-from semel.core.unknown.settlement import ONCE
+from semel.core.unknown.settle_unknown import ONCE
 from semel.errors import OperationChanged, StoreError
 from semel.log import log
 from semel.runtime.events import DEBUG, ERROR, NONE, Events, short

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from semel.backoff import jitter
 from semel.core import operations as ops
 from semel.core.records import Case, Micros
-from semel.core.unknown import settlement
+from semel.core.unknown import settle_unknown
 from semel.core.unknown.probe import Doubt, GivenUp, Inspection, reconcile
 from semel.errors import ConfigurationError, StoreCorrupt, StoreError
 from semel.log import log
@@ -137,7 +137,7 @@ def doubt_of(guard: Guard, routes: KnownRoutes, case: Case, now: Micros) -> Doub
     """All that is needed to ask about a record; raises `UnknownRoute` where it is not ours."""
     if case.terms is None or not routes.knows(case.terms):
         raise UnknownRoute(case)
-    policy, name = routes.policy(case.terms), settlement.in_doubt(case)
+    policy, name = routes.policy(case.terms), settle_unknown.in_doubt(case)
     probe = None if name is None else guard.registry.probes.get(name)
     if probe is None and policy is not None:
         probe = policy.probe
@@ -162,15 +162,15 @@ def report_inspection(guard: Guard, doubt: Doubt, inspection: Inspection, by: st
     """Emit the result of a question; returns one word for it."""
     emit = partial(emit_reconcile, guard, doubt.case, by=by)
     match inspection:
-        case settlement.Settled(state):
+        case settle_unknown.Settled(state):
             return emit("settled", INFO, state=state)
-        case settlement.Undecided(reason, error):
+        case settle_unknown.Undecided(reason, error):
             return emit("undecided", INFO if error is None else ERROR, reason=reason, error=error)
-        case settlement.Unusable(reason, error):
+        case settle_unknown.Unusable(reason, error):
             return emit("undecided", ERROR, reason=reason, error=error)
         case GivenUp(reason):
             return emit("given_up", ERROR, reason=f"a dead letter: {reason}")
-        case settlement.Running() | settlement.Passed():
+        case settle_unknown.Running() | settle_unknown.Passed():
             return "passed"
         case _:
             assert_never(inspection)

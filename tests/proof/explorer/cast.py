@@ -12,7 +12,7 @@ from semel.core.operations.maintenance import Work
 from semel.core.operations.requests import Claimed
 from semel.core.records import Case, Fence, Micros
 from semel.core.unknown.probe import Doubt, reconcile
-from semel.core.unknown.settlement import in_doubt
+from semel.core.unknown.settle_unknown import in_doubt
 from semel.stores.memory.rows import Row
 from tests.core.whole import adopted, exchange, varied, workers_run
 from tests.proof.explorer.handlers import fence_of, operation, plain, run_of

@@ -21,7 +21,7 @@ from semel.core.recovery.was_sent import WasSent
 from semel.core.request import keys
 from semel.core.states import RecordEvent
 from semel.core.unknown import probe as reconciling
-from semel.core.unknown import settlement
+from semel.core.unknown import settle_unknown
 from semel.core.unknown.evidence import Absent
 from semel.stores.memory import records
 from semel.stores.memory.rows import WRITES, Row, allowed, nothing, proved
@@ -482,13 +482,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("absent for now is taken for absent for ever", "leased-accepted", "1", lives=2)
 def _(patch: pytest.MonkeyPatch) -> None:
-    operation = settlement._operation
+    operation = settle_unknown._operation
 
     def hasty(case: Any, evidence: Any, *rest: Any) -> Any:
         said = Absent(final=True) if isinstance(evidence, Absent) else evidence
         return operation(case, said, *rest)
 
-    patch.setattr(settlement, "_operation", hasty)
+    patch.setattr(settle_unknown, "_operation", hasty)
 
 
 @mutant("an unknown record is asked about for ever", "leased-accepted", "12")

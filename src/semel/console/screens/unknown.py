@@ -17,7 +17,7 @@ from semel.core.frozen import frozen
 from semel.core.records import Case, Micros, State
 from semel.core.texts import one_line
 from semel.core.unknown.evidence import Absent, Evidence
-from semel.core.unknown.settlement import ONCE, Settled, Undecided, call_in_doubt, in_doubt
+from semel.core.unknown.settle_unknown import ONCE, Settled, Undecided, call_in_doubt, in_doubt
 from semel.errors import SemelError, StoreError
 from semel.operators import decisions
 from semel.operators.approvals import ActResult, Intent, Irreversible

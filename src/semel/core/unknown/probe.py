@@ -16,7 +16,14 @@ from semel.core.operations.requests import Inquire, Lost
 from semel.core.records import Case, Fence, Micros
 from semel.core.terms import Terms
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened, inquiry_about
-from semel.core.unknown.settlement import Passed, Render, Settlement, Undecided, Witness, settle
+from semel.core.unknown.settle_unknown import (
+    Passed,
+    Render,
+    Settlement,
+    Undecided,
+    Witness,
+    settle_unknown,
+)
 
 LONGEST_PAUSE: Final[Micros] = 3_600_000_000
 """However long it has been unknown, it is asked about every hour until that is given up."""
@@ -63,7 +70,7 @@ def reconcile(
     if isinstance(evidence, Undecided):
         return evidence
     witness = Witness("probe", doubt.name or f"{case.origin.method} {case.origin.path}")
-    return (yield from settle(case, doubt.now, evidence, fence, witness, doubt.render))
+    return (yield from settle_unknown(case, doubt.now, evidence, fence, witness, doubt.render))
 
 
 def pause(terms: Terms, tries: int) -> Micros:

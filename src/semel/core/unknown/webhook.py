@@ -17,14 +17,14 @@ from semel.core.operations.requests import Found, NoRecord, Recall
 from semel.core.records import Case, Fence, Identity, Micros, OnLapse, State
 from semel.core.recovery import journal
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
-from semel.core.unknown.settlement import (
+from semel.core.unknown.settle_unknown import (
     Render,
     Running,
     Settlement,
     Undecided,
     Unusable,
     Witness,
-    settle,
+    settle_unknown,
 )
 
 LONGEST: Final = 200
@@ -124,7 +124,7 @@ def take_in(
     witness = Witness("webhook", f"{notice.source} {notice.event}")
     came: Settlement | None = _beside_the_point(case, name)
     if came is None:
-        came = yield from settle(case, found.now, evidence, fence, witness, render_of(case))
+        came = yield from settle_unknown(case, found.now, evidence, fence, witness, render_of(case))
     if not isinstance(came, Running | Unusable):
         yield from ask(NoteEvent(notice.source, notice.event, notice.keep))
     return Taken(case, evidence, came)

@@ -12,14 +12,14 @@ from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal, PointKind
 from semel.core.unknown.evidence import Absent, CannotTell, Evidence, Happened
 from semel.core.unknown.probe import Doubt, GivenUp, reconcile
-from semel.core.unknown.settlement import (
+from semel.core.unknown.settle_unknown import (
     Passed,
     Running,
     Settled,
     Settlement,
     Undecided,
     Witness,
-    settle,
+    settle_unknown,
 )
 from tests.core.script import Script, a_record
 
@@ -45,7 +45,7 @@ def case(
 
 
 def settled(told: Script, about: Case, evidence: Evidence) -> Settlement:
-    return told.play(settle(about, NOW, evidence, FENCE, PROBE))
+    return told.play(settle_unknown(about, NOW, evidence, FENCE, PROBE))
 
 
 def test_what_has_lapsed_is_lapsed_before_it_is_settled() -> None:

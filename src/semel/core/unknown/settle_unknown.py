@@ -111,7 +111,7 @@ Render: TypeAlias = Callable[[Happened], Response]
 """A route's ``render=``: makes an answer of what happened."""
 
 
-def settle(
+def settle_unknown(
     case: Case,
     now: Micros,
     evidence: Evidence,
