@@ -19,7 +19,7 @@ from semel.core.frozen import frozen
 from semel.core.operations.notables import NotableKind
 from semel.core.policy import exempt
 from semel.core.records import Case, Header, HeaderView, Response
-from semel.core.unknown import settle_unknown, webhook
+from semel.core.unknown import provider_events, settle_unknown
 from semel.core.unknown.evidence import Evidence
 from semel.errors import ConfigurationError, StoreError
 from semel.outbox import signatures
@@ -180,10 +180,10 @@ class Inbox:
         event = ProviderEvent(stamp.event, stamp.sent_at, view, body)
         # Two applications may get the same event; the name of a source has no line break in it.
         source = f"{self._guard.name}\n{self._source}" if self._guard.name else self._source
-        notice = webhook.Notice(source, event.id, self._keep)
+        notice = provider_events.Notice(source, event.id, self._keep)
         read = partial(self._reader, event)
         try:
-            came = yield from webhook.take_in(
+            came = yield from provider_events.take_in(
                 notice, read, self._render_of, self._guard.name, new_fence()
             )
         except StoreError as error:
@@ -193,36 +193,36 @@ class Inbox:
         self._note(event.id, came, json.loads(response.body)["status"])
         return response
 
-    def _note(self, event: str, came: webhook.Reception, status: str) -> None:
+    def _note(self, event: str, came: provider_events.Reception, status: str) -> None:
         """Have it remembered for operators what was said of a record, and what came of that."""
         notables = self._guard.runtime.notables
-        if notables is None or isinstance(came, webhook.AlreadyTaken):
+        if notables is None or isinstance(came, provider_events.AlreadyTaken):
             return
         detail: dict[str, object] = {"source": self._source, "event": event, "came": status}
         where: dict[str, Any] = {}
         match came:
-            case webhook.Taken(case, evidence, settled):
-                detail |= webhook.summary(evidence)
+            case provider_events.Taken(case, evidence, settled):
+                detail |= provider_events.summary(evidence)
                 detail["applied"] = isinstance(settled, settle_unknown.Settled)
                 where = {"identity": case.record.identity, "tenant": case.origin.tenant}
                 where["route"] = "" if case.terms is None else case.terms.route
-            case webhook.Ignored(reason, identity, evidence):
-                detail |= {} if evidence is None else webhook.summary(evidence)
+            case provider_events.Ignored(reason, identity, evidence):
+                detail |= {} if evidence is None else provider_events.summary(evidence)
                 detail |= {"applied": False, "why": reason}
                 where = {"identity": identity}
-            case webhook.Unread(error):
+            case provider_events.Unread(error):
                 detail |= {"applied": False, "why": type(error).__name__}
         notables.note(NotableKind.WEBHOOK, **where, detail=detail)
 
-    def _answer(self, came: webhook.Reception) -> Response:
+    def _answer(self, came: provider_events.Reception) -> Response:
         match came:
-            case webhook.AlreadyTaken():
+            case provider_events.AlreadyTaken():
                 return self._respond(200, "known", NONE)
-            case webhook.Ignored(reason=reason):
+            case provider_events.Ignored(reason=reason):
                 return self._respond(200, "ignored", INFO, reason)
-            case webhook.Unread(cause):
+            case provider_events.Unread(cause):
                 return self._respond(500, "not read", ERROR, "it was not read", error=cause)
-            case webhook.Taken():
+            case provider_events.Taken():
                 return self._taken(came)
             case _:
                 assert_never(came)
@@ -231,7 +231,7 @@ class Inbox:
         policy = self._routes.policy(case.terms)
         return None if policy is None else policy.render
 
-    def _taken(self, came: webhook.Taken) -> Response:
+    def _taken(self, came: provider_events.Taken) -> Response:
         which = describe_record(came.case)
         match came.settlement:
             case settle_unknown.Settled(state):

@@ -12,8 +12,8 @@ answer with a failure could be a lie. So the key stays closed until there is evi
 that it will not happen later either. All evidence ends in `settle_unknown`, which writes only to
 the record that was looked at: whoever comes second changes nothing.
 
-    evidence         what a probe, a webhook or an operator can say
-    settle_unknown   an unknown record and evidence about it; everybody ends here
-    probe            ask somebody who can know
-    webhook          events of providers
+    evidence          what a probe, a webhook or an operator can say
+    settle_unknown    an unknown record and evidence about it; everybody ends here
+    probe             ask somebody who can know
+    provider_events   webhooks of providers, as evidence
 """
