@@ -25,7 +25,7 @@ from semel.core.records import HeaderView, Identity, OnLapse, Response, State
 from semel.core.recovery import journal
 from semel.core.recovery.journal import Journal, PointKind
 from semel.core.unknown.evidence import Absent, CannotTell, Happened
-from semel.core.unknown.webhook import witnessed
+from semel.core.unknown.provider_events import witnessed
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.guard import Guard
 from semel.inbox.inbox import Inbox, ProviderEvent, Stamp

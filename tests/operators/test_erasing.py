@@ -18,7 +18,8 @@ from semel.core import maintenance as erasing
 from semel.core.flow import run
 from semel.core.maintenance import Erasure
 from semel.core.operations.acts import Act
-from semel.core.operations.audit import Belonging, Remark
+from semel.core.operations.audit import Remark
+from semel.core.operations.erasure import Belonging
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.requests import Applied, Lost
 from semel.core.records import Fence, Identity, State

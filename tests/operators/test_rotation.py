@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import semel
-from semel.core.operations.audit import ListUnlike, Part, Reseal
 from semel.core.operations.maintenance import Browse
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
 from semel.core.operations.requests import Advance
+from semel.core.operations.resealing import ListUnlike, Part, Reseal
 from semel.core.records import State
 from semel.errors import ConfigurationError
 from semel.operators import rotation

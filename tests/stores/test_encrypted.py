@@ -11,10 +11,9 @@ import pytest
 
 import semel
 from semel.core.delivery import delivery_of
-from semel.core.operations import audit, outbox
+from semel.core.operations import audit, erasure, outbox, resealing
 from semel.core.operations import maintenance as upkeep
 from semel.core.operations import requests as operations
-from semel.core.operations.audit import Part, Reseal
 from semel.core.operations.maintenance import Abandon, Browse
 from semel.core.operations.outbox import BrowseEffects, Enqueue, Shelf
 from semel.core.operations.requests import (
@@ -31,6 +30,7 @@ from semel.core.operations.requests import (
     StoreOperation,
     Suspend,
 )
+from semel.core.operations.resealing import Part, Reseal
 from semel.core.records import Case, Fence, Identity, State
 from semel.core.recovery import journal
 from semel.core.stored import requests, snapshot
@@ -162,7 +162,7 @@ def _is_operation(item: Any) -> bool:
 
 def test_every_operation_that_carries_bytes_to_keep_is_sealed() -> None:
     proofs = {"identity", "seen", "fence", "after", "fields", "head", "prefix", "old", "new"}
-    modules = (operations, upkeep, outbox, audit)
+    modules = (operations, upkeep, outbox, audit, erasure, resealing)
     named: list[Any] = [item for module in modules for item in vars(module).values()]
     carrying: set[Any] = {
         item
@@ -301,7 +301,7 @@ def test_one_that_does_not_open_spoils_no_list(quick: Harness) -> None:
         snapshot.decode(opened[bad[0]] or b"")
     quick.perform(Enqueue("key", None, "mail", b"{}"))
     within(quick).perform(
-        audit.ResealEffect(
+        resealing.ResealEffect(
             "key", within(quick).perform(BrowseEffects(Shelf.WAITING, 9)).effects[0].payload, b"{}"
         )
     )

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from semel.core.operations import audit, lists, maintenance, notables, outbox, requests, workers
+from semel.core.operations import (
+    audit,
+    erasure,
+    lists,
+    maintenance,
+    notables,
+    outbox,
+    requests,
+    resealing,
+    workers,
+)
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import State
 from semel.core.states import TABLE, RecordEvent
@@ -67,7 +77,17 @@ def test_a_script_names_only_the_states_its_events_lead_to(name: str) -> None:
 
 def test_every_operation_of_a_store_has_a_plan() -> None:
     asked: set[type[StoreOperation[Any]]] = set()
-    for module in (requests, maintenance, lists, outbox, audit, notables, workers):
+    for module in (
+        requests,
+        maintenance,
+        lists,
+        outbox,
+        audit,
+        erasure,
+        resealing,
+        notables,
+        workers,
+    ):
         for each in vars(module).values():
             if isinstance(each, type) and issubclass(each, StoreOperation):
                 asked.add(each)

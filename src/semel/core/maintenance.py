@@ -17,7 +17,8 @@ from semel.core.exchange.problems import refuse
 from semel.core.flow import Flow, Interrupted, ask
 from semel.core.frozen import frozen, value
 from semel.core.operations.acts import Act, Verb, act
-from semel.core.operations.audit import Belonging, Erase, Remark
+from semel.core.operations.audit import Remark
+from semel.core.operations.erasure import Belonging, Erase
 from semel.core.operations.handler import PauseBetweenLooks
 from semel.core.operations.maintenance import Abandon, Count, Reap, Sweep, Tended
 from semel.core.operations.notables import Prune

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from semel.core import terms
-from semel.core.operations.audit import AuditEntry, Belonging, Exhibit
+from semel.core.operations.audit import AuditEntry
+from semel.core.operations.erasure import Belonging
 from semel.core.operations.lists import DuePlace, EffectPlace, KindCount, Placed, RecordGroup
 from semel.core.operations.notables import NotableEntry
 from semel.core.operations.requests import Applied
+from semel.core.operations.resealing import Exhibit
 from semel.core.operations.workers import WorkerInfo, WorkerSeen
 from semel.core.records import (
     ON_LAPSE_NUMBERS,
