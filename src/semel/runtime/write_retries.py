@@ -1,7 +1,7 @@
-"""Retries writes in the background until the store acknowledges them.
+"""Retries writes in the background until the store acknowledges them: the second stage.
 
-The request that wanted the write is over: its client got an error, and will ask again. As long as
-a request waits and its lease lasts, `core/exchange/settle.py` tries again by itself.
+The first stage is `_insist` of `core/exchange/settle.py`: it tries again while the request waits
+and its lease lasts. Here the request is over: its client got an error, and will ask again.
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ transaction of the application.
 The order of writes is the promise. A success is sent only after its record is durable; a streamed
 answer, whose body is not kept, has an open receipt on record before its first byte, which is closed
 at its end. A flow (see `core/flow.py`): each ``yield`` is a place where the process may die.
+
+A write that fails is retried in two stages. The first is `_insist` here: the caller waits, until
+the lease ends. The second is `runtime/write_retries.py`: the caller has gone with an error.
+Unknown records are settled by evidence elsewhere, in `core/unknown/settle_unknown.py`.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ workers       who looks after the records, and when they were last seen
 acts          what people and evidence do to records
 handler       what a handler comes to, and operations that no store performs
 
-Each is one atomic step, and a list looks at a bounded page. Whoever needs many of them imports this package as one name: ``from semel.core import operations as
-ops``, then ``ops.Claim``.
+Each is one atomic step, and a list looks at a bounded page. Whoever needs many of them imports this
+package as one name: ``from semel.core import operations as ops``, then ``ops.Claim``.
 """
 
 from semel.core.operations.acts import *  # noqa: F403 - no name stands in two of them

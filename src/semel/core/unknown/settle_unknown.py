@@ -1,4 +1,5 @@
-"""Settling: an unknown record and evidence about it. Probes, webhooks and operators all end here.
+"""Settling by evidence: an unknown record and what is said about it. Probes, webhooks and operators
+all end here. How a run is settled by its own outcome is in `core/exchange/settle.py`.
 
 What is written names the fence that was seen, and only an unknown record takes it: of several who
 settle at once one is first, and evidence that comes late or out of order changes nothing.
