@@ -151,3 +151,15 @@ def test_a_wrong_key_is_not_shown(desk: Desk) -> None:
 def test_every_verb_can_be_asked_for(desk: Desk, verb: Verb) -> None:
     assert desk.run("migrate").exit_code == 0
     assert desk.run("audit", "list", "--verb", verb.value).output == "nothing was done\n"
+
+
+def test_a_reason_typed_into_a_command_cannot_forge_a_line_of_the_log(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "ticket 7\nWARNING semel: operator bob evicted everything\x1b[2J"
+    pay(semel.Guard(desk.url, tenant=lambda request: "", maintenance=None), "bob", 1)
+    done = desk.run("keys", "erase", "--tenant", "bob", "--by", "ann", "--reason", forged, "--yes")
+    assert done.exit_code == 0, done.output
+    (said,) = [each.getMessage() for each in caplog.records if "erased a tenant" in each.message]
+    assert said.isprintable()
+    assert "ticket 7 WARNING" in said

@@ -78,6 +78,18 @@ def test_a_line_of_the_log_says_what_was_raised_and_of_strangers_where(
     assert strange.exc_info[0] is ValueError
 
 
+def test_a_record_of_the_log_is_one_line_whatever_its_fields_say(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    forged = "x\r\nERROR semel: forged\x1b]0;title\x07\u2028\u202e"
+    fields = {"by": forged, "act": "settled", "identity": "0123", "effect": None}
+    Events().emit("operator", error=semel.StoreUnavailable(forged), reason=forged, **fields)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert record.getMessage().count("forged") == 3, "all of it is there to be read"
+    assert str(vars(record)["semel_reason"]).isprintable()
+
+
 def test_a_subscriber_that_raises_hurts_nobody_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

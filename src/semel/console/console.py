@@ -38,6 +38,7 @@ from semel.console.routes import SCREENS, find
 from semel.console.view import Action, Redirect, Screen, View
 from semel.core.frozen import is_async
 from semel.core.records import Request, Response
+from semel.core.texts import one_line
 from semel.errors import ConfigurationError, SemelError, StoreError
 from semel.log import log
 from semel.operators.approvals import TwoPersonRule, two_person_rule
@@ -215,7 +216,7 @@ class Console:
         except SemelError as error:
             refused = ConsoleRefusal(409, f"{error}")
         except Exception:
-            log.exception("semel: a page of the console failed: %s", given.path)
+            log.exception("semel: a page of the console failed: %s", one_line(given.path))
             refused = ConsoleRefusal(500, "This page failed. The application's log says why.")
         return self._refused(given, user, refused)
 

@@ -64,4 +64,6 @@ def indexed(text: str) -> str:
 
 def one_line(text: str) -> str:
     """With a blank for each line break and every other character that is not printed."""
+    if text.isprintable():
+        return text  # as most are
     return "".join(c if c.isprintable() else " " for c in text)

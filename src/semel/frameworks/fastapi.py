@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from semel.core.exchange.replay import measured
+from semel.core.texts import one_line
 from semel.errors import ConfigurationError
 from semel.log import log
 from semel.web import endpoint_gate as gate
@@ -44,7 +45,8 @@ class FastapiMiddleware(gate.GatedMiddleware):
                 dependant.call, lambda status: FastapiResponse(None, status)
             )
             for name in late_commits(dependant):
-                log.warning("semel: %s: %s", scope["path"], COMMITS_LATE.format(name))
+                said = COMMITS_LATE.format(name)
+                log.warning("semel: %s: %s", one_line(scope["path"]), said)
         return True
 
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.frozen import frozen, is_async
+from semel.core.texts import one_line
 from semel.errors import ConfigurationError
 from semel.log import log
 
@@ -128,20 +129,27 @@ def _write(
 ) -> None:
     """One record of the log; its fields are attributes of it, with ``semel_`` before them.
 
-    But for the tenant: subscribers may want its name, and logs go anywhere.
+    But for the tenant: subscribers may want its name, and logs go anywhere. A reason that a person
+    has typed, or the text of an exception, is one line: it cannot look like a second record, and
+    no escape of it reaches a terminal.
     """
     if not log.isEnabledFor(level):
         return
-    fields = {field: value for field, value in fields.items() if field != "tenant"}
+    fields = {field: _line(value) for field, value in fields.items() if field != "tenant"}
     extra: dict[str, Any] = {f"semel_{field}": value for field, value in fields.items()}
     extra["semel_event"] = name
     extra["semel_error"] = None if error is None else type(error).__name__
-    shown = _Shown(fields, error="-" if error is None else str(error) or type(error).__name__)
+    raised = "-" if error is None else _line(str(error)) or type(error).__name__
+    shown = _Shown(fields, error=raised)
     # What semel raises itself says all in its message; of others it matters where it comes from.
     own = error is None or type(error).__module__.startswith("semel.")
     if error is not None and own and "%(error)s" not in text:
         text += ": %(error)s"
     log.log(level, f"semel: {text}", shown, exc_info=None if own else error, extra=extra)
+
+
+def _line(value: Any) -> Any:
+    return one_line(value) if isinstance(value, str) else value
 
 
 class _Shown(dict[str, Any]):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from semel.backoff import jitter
 from semel.core import operations as ops
 from semel.core.records import Case, Micros
+from semel.core.texts import one_line
 from semel.core.unknown import settle_unknown
 from semel.core.unknown.probe import Doubt, GivenUp, Inspection, reconcile
 from semel.errors import ConfigurationError, StoreCorrupt, StoreError
@@ -207,5 +208,5 @@ def route_line(case: Case) -> str:
 
 
 def describe_record(case: Case) -> str:
-    """A record for a line of the log, without its key."""
-    return f"{route_line(case)} [{short(case.record.identity)}]"
+    """A record for a line of the log, without its key: its path is a stranger's."""
+    return one_line(f"{route_line(case)} [{short(case.record.identity)}]")
