@@ -89,6 +89,9 @@ class Person:
     def click(self, name: str, within: Page | Locator | None = None) -> None:
         (within or self.page).get_by_role("button", name=name).click()
 
+    def click_link(self, name: str) -> None:
+        self.page.get_by_role("link", name=name).click()
+
     def axe(self) -> list[str]:
         """What axe finds wrong with the page as it is now. The script is not the page's: it is run
         by the tool, past the page's policy."""

@@ -23,7 +23,7 @@ from tests.conftest import found_or_skipped, note
 from tests.console.person import Person, served
 from tests.console.shop import Shop, by_name, fill, hostile, opened
 from tests.servers import chromium
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 expect.set_options(timeout=PATIENCE * 1000)
 
@@ -328,8 +328,10 @@ def test_a_tenant_is_erased(shop: Shop, enter: Enter) -> None:
     page.get_by_text("Erase what is kept of a tenant").click()
     page.get_by_label("Tenant", exact=True).fill("hooli")
     act(person, "Erase", "Erase", "they asked for it")
-    expect(page.get_by_role("status").first).to_be_visible()
-    assert shop.state(identity) is State.EXPIRED
+    expect(page.get_by_role("status").first).to_contain_text("It has begun")
+    until(lambda: shop.state(identity) is State.EXPIRED)
+    person.click_link("See in the audit how far it is")
+    until(lambda: person.open("audit?verb=erase").get_by_text("1 records erased").count())
 
 
 # ── roles ─────────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_a_record_of_the_log_is_one_line_whatever_its_fields_say(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     forged = "x\r\nERROR semel: forged\x1b]0;title\x07\u2028\u202e"
-    fields = {"by": forged, "act": "settled", "identity": "0123", "effect": None}
+    fields: dict[str, Any] = {"by": forged, "act": "settled", "identity": "0123", "effect": None}
     Events().emit("operator", error=semel.StoreUnavailable(forged), reason=forged, **fields)
     (record,) = caplog.records
     assert record.getMessage().isprintable()

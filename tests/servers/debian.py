@@ -29,7 +29,9 @@ class Unpacked:
     @property
     def env(self) -> dict[str, str]:
         folders = [*self.root.glob("usr/lib/*-linux-*"), *self.root.glob("lib/*-linux-*")]
-        return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+        # What only other libraries of its package use, as libpulse's does, has a folder of its own.
+        private = {each.parent for folder in folders for each in folder.glob("*/*.so*")}
+        return {"LD_LIBRARY_PATH": ":".join(map(str, [*folders, *sorted(private)]))}
 
 
 def cache_folder() -> Path:

@@ -4,6 +4,7 @@ console    one guard's console, for ASGI and WSGI servers: who asks, which page,
 routes     every screen and action with the role it needs: the one place that says so
 view       what a screen and an action are, and what they are given
 screens/   one module for each screen
+acts       the pages of an act: what will be done, and what came of it
 roles      who uses it, and what they may do
 requests   a request, and what is refused before any page sees it
 responses  pages, JSON and files, each with the headers that keep browsers strict
@@ -32,9 +33,9 @@ Add a screen in three steps:
 
 An action is a function too: ``Action(path, title, function, role)``. It reads ``view.form``, says
 ``by=view.user.name, reason=view.reason()`` to the operator, and returns data for its template, or a
-``Redirect("records/…")``; ``result.html`` shows ``done``, ``failed`` and ``back``. Its form is as
-plain as ``<form method="post" action="{{ url("unknown/settle") }}">``. Origin and role are checked
-before it is called.
+``Redirect("records/…")``; `acts` has the pages that ask and tell, and the status of an answer. Its
+form is as plain as ``<form method="post" action="{{ url("unknown/settle") }}">``. Origin and role
+are checked before it is called.
 """
 
 from semel.console.console import Console

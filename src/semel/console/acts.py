@@ -31,7 +31,7 @@ ROLES: Final = {
 
 @frozen
 class ActItem:
-    """One thing that an act is about. ``done`` None: it is not done yet."""
+    """One thing that an act is about. ``done`` None: it is not done yet, or waits for another."""
 
     name: str
     link: str | None = None
@@ -56,7 +56,13 @@ class ActPage:
     items: tuple[ActItem, ...] = ()
     done: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """What is not done yet: a second person must approve it, or it is under way."""
     proposal: str | None = None
+    started: bool = False
+    """It is under way; the audit will say when it is done."""
+    status: int = 200
+    """Of the answer: 202 where nothing is done yet, 409 or 403 where nothing was."""
 
 
 def is_confirmed(view: View) -> bool:
@@ -80,10 +86,33 @@ def outcome(result: ActResult, back: str, facts: tuple[tuple[str, Any], ...] = (
         until = moment(proposal.until, proposal.at)
         facts = (*facts, ("Act", proposal.intent.act.value), ("Decided until", until))
         said = "Nothing is done yet: a second person must approve it."
-        return ActPage(back, done=(said,), facts=facts, proposal=proposal.number)
+        return ActPage(back, waiting=(said,), facts=facts, proposal=proposal.number, status=202)
+    if result.started:
+        said = "It has begun, and goes on by itself. It is done when the audit says so."
+        return ActPage(back, waiting=(said,), facts=facts, started=True, status=202)
     if result.done:
         return ActPage(back, done=(result.said,), facts=facts)
-    return ActPage(back, failed=(f"Not done: {result.said}.",), facts=facts)
+    status = 403 if result.forbidden else 409
+    return ActPage(back, failed=(f"Not done: {result.said}.",), facts=facts, status=status)
+
+
+def outcomes(items: Iterable[ActItem], back: str) -> ActPage:
+    """What came of each. Where a part was done it is 200, and says which part."""
+    items = tuple(items)
+    done, failed, waiting = ([each.done for each in items].count(is_) for is_ in _ENDS)
+    of = f"of {len(items):,}."
+    return ActPage(
+        back,
+        items=items,
+        done=(f"Done: {done:,} {of}",) if done else (),
+        failed=(f"Not done: {failed:,} {of}",) if failed else (),
+        waiting=(f"To be approved by a second person: {waiting:,} {of}",) if waiting else (),
+        status=200 if done else 202 if waiting else 409,
+    )
+
+
+_ENDS: Final = (True, False, None)
+"""Done, refused, and waiting for a second person."""
 
 
 def chosen(view: View) -> tuple[str, ...]:

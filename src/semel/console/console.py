@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -21,6 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.console import responses
+from semel.console.acts import ActPage
 from semel.console.cache import Cache
 from semel.console.login import LOGIN, LOGOUT, LoginPages
 from semel.console.render import render, static_files
@@ -236,7 +238,8 @@ class Console:
             said = f"This needs the role {found.role.value}; you are {user.highest.value}."
             raise ConsoleRefusal(403, said)
         known = (self._guard, self._app, self._operator)
-        view = View(given, user, *known, named, self._rule, self._cache)
+        own = (self._rule, self._cache, self._threads().apart)
+        view = View(given, user, *known, named, *own)
         return self._shown(view, found, found.run(view))
 
     def _shown(self, view: View, found: Screen | Action, data: Any) -> Response:
@@ -246,12 +249,13 @@ class Console:
             return data
         if isinstance(data, Redirect):
             return responses.redirect(given.url(data.to, data.query))
+        status = data.status if isinstance(data, ActPage) else 200
         if given.wants_json:
-            return responses.document(200, data)
+            return responses.document(status, data)
         frame = self._frame(given, view.user)
         refresh = found.refresh if isinstance(found, Screen) else 0
         own = {"data": data, "title": found.title, "here": found.path, "refresh": refresh}
-        return responses.page(200, render(found.template, **frame, **own))
+        return responses.page(status, render(found.template, **frame, **own))
 
     def _refused(
         self, given: ConsoleRequest, user: ConsoleUser | None, refusal: ConsoleRefusal
@@ -391,6 +395,7 @@ class _Threads:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "semel-console")
         self._waiting = 0
+        self._turn = threading.Lock()
 
     def run(self, function: Callable[[], T], most: int = WAITING) -> Future[T]:
         """Run it in a thread, in the caller's context. The count may be off by one: no lock."""
@@ -404,3 +409,19 @@ class _Threads:
 
     def _done(self, _: object) -> None:
         self._waiting -= 1
+
+    def apart(self, function: Callable[[], object]) -> None:
+        """Run what takes long in a thread of its own, one after the other: no page waits for it,
+        and a process that ends does not."""
+
+        def work() -> None:
+            with self._turn:
+                try:
+                    function()
+                except Exception:
+                    log.exception("semel: an act of the console broke off")
+
+        context = copy_context()
+        threading.Thread(
+            target=context.run, args=(work,), name="semel-console-act", daemon=True
+        ).start()

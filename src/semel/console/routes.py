@@ -48,22 +48,22 @@ SCREENS: Final = (
 ACTIONS: Final = (
     # Nothing is changed: it is sent by POST so that no address and no log has the key.
     Action("records/find", "Find a key", records.find, Role.VIEWER),
-    Action("records/{identity}/evict", "Free a key", key.evict, Role.CUSTODIAN, "act.html"),
+    Action("records/{identity}/evict", "Free a key", key.evict, Role.CUSTODIAN),
     Action(
         "records/{identity}/contents", "Contents", key.contents, Role.CUSTODIAN, "contents.html"
     ),
-    Action("unknown/probe", "Ask probes", unknown.probe_many, Role.OPERATOR, "act.html"),
+    Action("unknown/probe", "Ask probes", unknown.probe_many, Role.OPERATOR),
     Action("unknown/{identity}/look", "Decide", unknown.look, Role.OPERATOR, "decide.html"),
-    Action("unknown/{identity}/probe", "Ask its probe", unknown.probe, Role.OPERATOR, "act.html"),
-    Action("unknown/{identity}/settle", "Settle", unknown.settle, Role.OPERATOR, "act.html"),
-    Action("unknown/{identity}/bury", "Give up", unknown.bury, Role.OPERATOR, "act.html"),
-    Action("unknown/{identity}/free", "Free a key", unknown.free, Role.CUSTODIAN, "act.html"),
-    Action("outbox/retry", "Try again", outbox.retry, Role.OPERATOR, "act.html"),
-    Action("outbox/drop", "Delete effects", outbox.drop, Role.OPERATOR, "act.html"),
+    Action("unknown/{identity}/probe", "Ask its probe", unknown.probe, Role.OPERATOR),
+    Action("unknown/{identity}/settle", "Settle", unknown.settle, Role.OPERATOR),
+    Action("unknown/{identity}/bury", "Give up", unknown.bury, Role.OPERATOR),
+    Action("unknown/{identity}/free", "Free a key", unknown.free, Role.CUSTODIAN),
+    Action("outbox/retry", "Try again", outbox.retry, Role.OPERATOR),
+    Action("outbox/drop", "Delete effects", outbox.drop, Role.OPERATOR),
     # The role of the act itself is asked for as well, when the proposal is known.
-    Action("approvals/approve", "Approve", approvals.approve, Role.OPERATOR, "act.html"),
-    Action("approvals/decline", "Decline", approvals.decline, Role.OPERATOR, "act.html"),
-    Action("tenants/erase", "Erase a tenant", approvals.erase, Role.CUSTODIAN, "act.html"),
+    Action("approvals/approve", "Approve", approvals.approve, Role.OPERATOR),
+    Action("approvals/decline", "Decline", approvals.decline, Role.OPERATOR),
+    Action("tenants/erase", "Erase a tenant", approvals.erase, Role.CUSTODIAN),
 )
 
 

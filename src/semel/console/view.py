@@ -40,6 +40,7 @@ class View:
         named: Mapping[str, str],
         rule: TwoPersonRule | None = None,
         cache: Cache | None = None,
+        apart: Callable[[Callable[[], object]], None] | None = None,
     ) -> None:
         self.request = request
         self.user = user
@@ -50,7 +51,7 @@ class View:
         """Does the work; every act is in the audit under ``by=view.user.name``."""
         self.named = named
         """What the path of a screen says: of ``records/{identity}``, the identity."""
-        self.approvals = Approvals(operator, rule or TwoPersonRule())
+        self.approvals = Approvals(operator, rule or TwoPersonRule(), apart)
         """Does what cannot be undone, or has a second person approve it first."""
         self._cache = cache or Cache()
 
@@ -139,7 +140,7 @@ class Action:
     title: str
     act: Show
     role: Role
-    template: str = "result.html"
+    template: str = "act.html"
     methods: ClassVar[tuple[str, ...]] = ("POST", "OPTIONS")
 
     def run(self, view: View) -> Any:

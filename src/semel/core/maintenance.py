@@ -125,6 +125,12 @@ def end(tenant: str, said: Act, done: Erasure) -> Flow[None]:
     yield from ask(Remark(Verb.ERASE, act(said.by, words), tenant))
 
 
+def broke_off(tenant: str, said: Act, error: Exception) -> Flow[None]:
+    """It is not done; asked again, it goes on."""
+    words = f"broke off ({type(error).__name__}), and is not done: {said.reason}"
+    yield from ask(Remark(Verb.ERASE, act(said.by, words), tenant))
+
+
 def erase(each: Belonging, said: Act) -> Flow[bool]:
     """One record; False: it is not settled, or was changed by somebody just now."""
     if each.state not in _SETTLED:

@@ -11,8 +11,8 @@ an act that is not done: it is proposed again.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 from secrets import token_hex
@@ -21,6 +21,7 @@ from unicodedata import category, normalize
 
 from semel.core import operations as ops
 from semel.core.frozen import frozen
+from semel.core.maintenance import Erasure
 from semel.core.records import Identity, Micros
 from semel.core.unknown.evidence import Absent
 from semel.core.unknown.settle_unknown import Settled
@@ -113,13 +114,26 @@ class ActResult:
     done: bool
     said: str
     proposal: Proposal | None = None
+    started: bool = False
+    """It is under way, and the audit will say when it is done."""
+    forbidden: bool = False
+    """Not by this person."""
 
 
 class Approvals:
-    """Does the irreversible acts, or has them approved first, as the rule says."""
+    """Does the irreversible acts, or has them approved first, as the rule says.
 
-    def __init__(self, operator: Operator, rule: TwoPersonRule) -> None:
+    ``apart`` runs what takes long where nobody waits for it; without it, it is waited for.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        rule: TwoPersonRule,
+        apart: Callable[[Callable[[], object]], None] | None = None,
+    ) -> None:
         self._operator = operator
+        self._apart = apart
         self._ask = operator.guard.backend.blocking().perform
         self.rule = rule
 
@@ -163,14 +177,14 @@ class Approvals:
         if proposal is None:
             return ActResult(False, "there is no such proposal, or its time is up")
         if same_person(said.by, proposal.by):
-            return ActResult(False, "who has proposed it cannot approve it")
+            return ActResult(False, "who has proposed it cannot approve it", forbidden=True)
         refused = self._take(proposal)
         if refused is not None:
             return refused
         self._ask(ops.Remark(ops.Verb.APPROVE, said, number))
         words = f"proposal {number[:8]} of {proposal.by}: {proposal.reason}"
         result = self._do(proposal.intent, by, words)
-        if not result.done:
+        if not result.done and not result.started:
             words = f"came to nothing: {result.said}"
             self._ask(ops.Remark(ops.Verb.APPROVE, ops.act(said.by, words), number))
         return result
@@ -225,23 +239,36 @@ class Approvals:
             case Irreversible.ABSENT:
                 return self._settle_absent(intent, by, reason)
             case Irreversible.ERASE:
-                done = self._operator.erase(intent.subject, by=by, reason=reason)
-                left = f", {len(done.left)} unsettled ones left" if done.left else ""
-                return ActResult(True, f"{done.erased} records erased{left}")
+                return self._erase(intent.subject, by, reason)
             case Irreversible.DROP:
                 return self._drop(intent, by, reason)
 
+    def _erase(self, tenant: str, by: str, reason: str) -> ActResult:
+        """It reads the whole table, and then waits for the answers that processes remember."""
+
+        def erase() -> Erasure:
+            return self._operator.erase(tenant, by=by, reason=reason)
+
+        if self._apart is not None:
+            self._apart(erase)
+            return ActResult(False, "it is being erased", started=True)
+        done = erase()
+        left = f", {len(done.left)} unsettled ones left" if done.left else ""
+        return ActResult(True, f"{done.erased} records erased{left}")
+
     def _remove(self, intent: Intent, by: str, reason: str) -> ActResult:
         operator, identity = self._operator, _identity(intent)
-        if intent.act is Irreversible.EVICT:
-            written = operator.evict(identity, by=by, reason=reason, seen=intent.seen)
+        said: dict[str, Any] = {"by": by, "reason": reason, "seen": intent.seen}
+        settled = intent.act is Irreversible.EVICT
+        if settled:
+            written = operator.evict(identity, **said, wait=False)
         else:
-            written = operator.bury(identity, by=by, reason=reason, free=True, seen=intent.seen)
+            written = operator.bury(identity, **said, free=True)
         if written is None:
             return ActResult(False, _GONE)
         if isinstance(written, ops.Lost):
             return ActResult(False, _CHANGED)
-        return ActResult(True, "its key is free: the next request with it runs")
+        return ActResult(True, _freed(operator.remembered_until() if settled else None))
 
     def _settle_absent(self, intent: Intent, by: str, reason: str) -> ActResult:
         said = {"by": by, "reason": reason, "seen": intent.seen}
@@ -295,6 +322,14 @@ def proposal_of(entry: ops.AuditEntry) -> Proposal | None:
         )
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _freed(until: Micros | None) -> str:
+    """That a key is free, and until when a process may still repeat what it remembers."""
+    if until is None:
+        return "its key is free: the next request with it runs"
+    end = datetime.fromtimestamp(-(-until // 1_000_000), UTC)
+    return f"its key is free; a process may repeat its answer from memory until {end:%H:%M:%S} UTC"
 
 
 def _identity(intent: Intent) -> Identity:

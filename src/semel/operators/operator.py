@@ -9,6 +9,7 @@ import hmac
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -32,7 +33,7 @@ from semel.core.unknown.settle_unknown import (
     settle_anew,
     settle_unknown,
 )
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, StoreError
 from semel.operators.lists import cases, effects
 from semel.runtime.events import INFO, short
 from semel.runtime.flow_runner import FlowRunner
@@ -209,8 +210,16 @@ class Operator:
 
     def wait_out(self) -> None:
         """Return when no process repeats an answer that is evicted or erased by now."""
-        guard = self._guard
-        time.sleep(outlast(guard.backend.blocking(), guard.runtime.replays))
+        time.sleep(self._outlast())
+
+    def remembered_until(self) -> Micros | None:
+        """When no process repeats an answer that is evicted by now, for who does not wait for it;
+        None: none does."""
+        seconds = self._outlast()
+        return self.now() + int(seconds * 1_000_000) if seconds else None
+
+    def _outlast(self) -> float:
+        return outlast(self._guard.backend.blocking(), self._guard.runtime.replays)
 
     def erase(
         self,
@@ -224,12 +233,28 @@ class Operator:
         a second run.
 
         What is unsettled is left, and told. It reads the whole table, in pages. Returns when no
-        process repeats an erased answer any more. Asked again, it erases what has come since.
+        process repeats an erased answer any more; only then the audit says that it is done. Asked
+        again, it erases what has come since.
         """
         if not tenant:
             raise ConfigurationError("say whose records: tenant=")
         said = by_operator(by, reason)
         self._runner.run(maintenance.begin(tenant, said))
+        try:
+            done = self._erase_records(tenant, said, progress)
+            self._erase_notables(tenant)
+            self._emit("erased a tenant", by, reason, None)
+            self.wait_out()
+        except Exception as error:
+            with suppress(StoreError):
+                self._runner.run(maintenance.broke_off(tenant, said, error))
+            raise
+        self._runner.run(maintenance.end(tenant, said, done))
+        return replace(done, after=None)
+
+    def _erase_records(
+        self, tenant: str, said: ops.Act, progress: Callable[[Erasure], None] | None
+    ) -> Erasure:
         done = Erasure()
         with ThreadPoolExecutor(ERASED_AT_ONCE) as pool:
             while True:
@@ -241,14 +266,9 @@ class Operator:
                 left = [each.identity for each, gone in pairs if not gone]
                 done = Erasure(done.erased + erased.count(True), (*done.left, *left), page.until)
                 if page.until is None:
-                    break
+                    return done
                 if progress is not None:
                     progress(done)
-        self._erase_notables(tenant)
-        self._runner.run(maintenance.end(tenant, said, done))
-        self._emit("erased a tenant", by, reason, None)
-        self.wait_out()
-        return replace(done, after=None)
 
     def _erase_notables(self, tenant: str) -> None:
         """What processes have noted and not written yet, they may still write within a minute."""

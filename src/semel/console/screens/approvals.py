@@ -74,7 +74,8 @@ def erase(view: View) -> ActPage:
         return confirm(
             *(view, "Erase what is kept of this tenant?", "Erase", "tenants"),
             warning="Answers, requests, journals, keys, paths and digests are gone for good. "
-            "Retries of what was erased are refused (410). The whole table is read.",
+            "Retries of what was erased are refused (410). The whole table is read, beside the "
+            "pages of the console.",
             facts=(("Tenant", tenant),),
         )
     said = {"by": view.user.name, "reason": view.reason()}

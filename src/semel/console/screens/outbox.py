@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from semel.console.acts import MOST, ActItem, ActPage, chosen, confirm, is_confirmed
+from semel.console.acts import MOST, ActItem, ActPage, chosen, confirm, is_confirmed, outcomes
 from semel.console.requests import ConsoleRefusal, Fields
 from semel.console.screens.key import EffectRow, effect_row
 from semel.console.view import View
@@ -99,8 +99,8 @@ def retry(view: View) -> ActPage:
         said = {"by": view.user.name, "reason": view.reason()}
         names = [each.partition(":")[2] for each in chosen(view)]
         results = retry_each(view.operator, names, **said)
-        items = tuple(ActItem(each.name, None, each.said, each.done) for each in results)
-        return ActPage("outbox", items=items)
+        told = (ActItem(each.name, None, each.said, each.done) for each in results)
+        return outcomes(told, "outbox")
     items = _listed(view)
     return confirm(
         *(view, f"Try {_count(len(items))} again?", "Try again", "outbox"),
@@ -112,7 +112,7 @@ def retry(view: View) -> ActPage:
 def drop(view: View) -> ActPage:
     """Delete dead effects: they are never delivered. By two persons where that is the rule."""
     if is_confirmed(view):
-        return ActPage("outbox", items=tuple(_dropped(view, each) for each in chosen(view)))
+        return outcomes([_dropped(view, each) for each in chosen(view)], "outbox")
     items = _listed(view)
     return confirm(
         *(view, f"Delete {_count(len(items))} for good?", "Delete", "outbox"),
@@ -147,7 +147,7 @@ def _dropped(view: View, item: str) -> ActItem:
         result = view.approvals.act(Intent(Irreversible.DROP, name, seen), **said)
     except StoreError as error:
         result = ActResult(False, f"not deleted: {error}")
-    return ActItem(name, None, result.said, result.done or result.proposal is not None)
+    return ActItem(name, None, result.said, None if result.proposal else result.done)
 
 
 def _count(count: int) -> str:

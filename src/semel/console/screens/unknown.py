@@ -6,7 +6,16 @@ import re
 from hmac import compare_digest
 from typing import Any, Final
 
-from semel.console.acts import MOST, ActItem, ActPage, chosen, confirm, is_confirmed, outcome
+from semel.console.acts import (
+    MOST,
+    ActItem,
+    ActPage,
+    chosen,
+    confirm,
+    is_confirmed,
+    outcome,
+    outcomes,
+)
 from semel.console.requests import ConsoleRefusal
 from semel.console.screens import key
 from semel.console.screens.key import KeyPage
@@ -17,6 +26,7 @@ from semel.core.frozen import frozen
 from semel.core.records import Case, Micros, State
 from semel.core.texts import one_line
 from semel.core.unknown.evidence import Absent, Evidence
+from semel.core.unknown.probe import Inspection
 from semel.core.unknown.settle_unknown import ONCE, Settled, Undecided, call_in_doubt, in_doubt
 from semel.errors import SemelError, StoreError
 from semel.operators import decisions
@@ -115,7 +125,7 @@ def probe_many(view: View) -> ActPage:
     """Ask the probes of those selected, or of all that fit; the list is frozen when it is shown."""
     if is_confirmed(view):
         asked = probe_each(view.operator, [identity(each) for each in chosen(view)])
-        return ActPage("unknown", items=tuple(_item(each.name, each) for each in asked))
+        return outcomes([_item(each.name, each) for each in asked], "unknown")
     names = _matching(view) if view.form.get("every") else chosen(view)
     return confirm(
         *(view, f"Ask the probes of {_count(len(names))}?", "Ask them now", "unknown"),
@@ -213,12 +223,14 @@ def _who_can_be_asked(view: View, case: Case, now: Micros) -> tuple[bool, str]:
 
 def probe(view: View) -> ActPage:
     """Ask the probe now, and settle by what it says."""
-    result = view.operator.probe_now(view.identity())
-    said, settled = inspection_text(result), isinstance(result, Settled)
-    back = f"records/{view.identity().hex()}"
-    if settled:
-        return ActPage(back, done=(said,), facts=key.facts_now(view))
-    return ActPage(f"unknown/{view.identity().hex()}", failed=(said,), facts=key.facts_now(view))
+    asked = view.operator.probe_now(view.identity())
+    result = ActResult(isinstance(asked, Settled), _said(asked))
+    back = f"{'records' if result.done else 'unknown'}/{view.identity().hex()}"
+    return outcome(result, back, key.facts_now(view))
+
+
+def _said(came: Inspection | None) -> str:
+    return inspection_text(came).removeprefix("not settled: ")
 
 
 def settle(view: View) -> ActPage:
@@ -256,7 +268,7 @@ def _settled(view: View, told: Story, evidence: Evidence) -> ActResult:
         intent = Intent(Irreversible.ABSENT, identity.hex(), seen)
         return view.approvals.act(intent, by=by, reason=reason)
     came = view.operator.settle(identity, evidence, by=by, reason=reason, seen=seen)
-    return ActResult(isinstance(came, Settled), inspection_text(came).removeprefix("not settled: "))
+    return ActResult(isinstance(came, Settled), _said(came))
 
 
 def _evidence(view: View, case: Case) -> Evidence:
