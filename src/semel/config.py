@@ -51,6 +51,7 @@ class Settings:
     replay_bodies: int = 0
     notables: timedelta | None = timedelta(days=7)
     note_replays: bool = False
+    trace_url: str | None = None
     status: str = "/semel/status"
     max_waiters: int = 8
     drain: timedelta = timedelta(seconds=30)
@@ -259,7 +260,7 @@ _KINDS: Final = {
 }
 _LIMITS: Final[dict[str, Reader]] = {"new_keys": _rate, "lookups": _rate, "active_keys": _count}
 _SCALARS: Final[dict[str, Reader]] = {
-    **dict.fromkeys(("store", "name", "status", "enforce"), _text),
+    **dict.fromkeys(("store", "name", "status", "enforce", "trace_url"), _text),
     **dict.fromkeys(("migrate", "note_replays"), flag),
     **dict.fromkeys(("max_waiters", "replay_bodies"), _count),
     "drain": duration,

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from semel.once import Once
     from semel.operators.approvals import TwoPersonRule
     from semel.operators.operator import Operator
+    from semel.operators.trace_link import TraceLink
     from semel.stores.encryption import Encryption
     from semel.web.asgi import Middleware
     from semel.web.asgi_exchange import AsgiApp
@@ -94,7 +95,8 @@ class Guard:
     Answers repeated from memory: ``replay_cache``, ``replay_bodies``.
 
     What operators see later: ``notables`` is how long mismatches, conflicts, refusals and webhooks
-    are remembered (None: they are not), ``note_replays`` has replays counted by their keys too.
+    are remembered (None: they are not), ``note_replays`` has replays counted by their keys too,
+    ``trace_url`` is the search of the tracing system, to which the console links.
 
     The process: ``status`` is the path of accepted requests, ``max_waiters`` and ``drain`` bound
     who waits, ``maintenance`` is the time between two rounds (None: workers alone look after the
@@ -128,6 +130,7 @@ class Guard:
         # What operators see later
         notables: timedelta | None = timedelta(days=7),
         note_replays: bool = False,
+        trace_url: str | None = None,
         # The process
         status: str = "/semel/status",
         max_waiters: int = 8,
@@ -186,6 +189,8 @@ class Guard:
         self.contract_at = CONTRACT_ADDRESS if publish else None
         """Where the contract is told; None: nowhere. An empty text is a path that requests have."""
         self.registry = Registry()
+        self.trace_link = None if trace_url is None else _trace_link(trace_url)
+        """Where the traces of a record are found; None: nobody has said."""
         self.limits = limits
         self.maintenance = _positive(maintenance, "maintenance= takes the time between rounds")
         """The time between two rounds; None: workers alone look after the records."""
@@ -417,6 +422,7 @@ class Guard:
         app: Any = None,
         hosts: Sequence[str] | None = None,
         two_person: TwoPersonRule | str | Collection[str] | None = None,
+        trace_url: str | None = None,
     ) -> Console:
         """The console for operators: an ASGI application to mount, with a ``wsgi`` for the others.
 
@@ -425,11 +431,12 @@ class Guard:
         application, for policies that are tagged on its endpoints. ``hosts``: the names under
         which the console answers, where nothing in front of it checks them. ``two_person``: acts
         that a second person must approve, ``"all"`` or some of ``evict``, ``free``, ``absent``,
-        ``erase`` and ``drop``.
+        ``erase`` and ``drop``. ``trace_url``: instead of the guard's own.
         """
         from semel.console import Console
 
-        return Console(self, authorize, app=app, hosts=hosts, two_person=two_person)
+        own: dict[str, Any] = {"two_person": two_person, "trace_url": trace_url}
+        return Console(self, authorize, app=app, hosts=hosts, **own)
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────
 
@@ -657,6 +664,12 @@ def _decorated(option: str, name: Any, example: str) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigurationError(f"{option} takes a name, not {name!r}: {example}")
     return name
+
+
+def _trace_link(template: str) -> TraceLink:
+    from semel.operators.trace_link import TraceLink
+
+    return TraceLink(template)
 
 
 def _positive(given: timedelta | None, takes: str) -> timedelta | None:

@@ -16,14 +16,17 @@ from werkzeug.test import Client
 import semel
 from semel.console import ConsoleUser, Role, routes
 from semel.console.console import THREADS
+from semel.console.responses import CONTENT_SECURITY
+from semel.console.standalone import Standalone
 from semel.core import operations as ops
 from semel.core.exchange.settings_changed import announce
 from semel.core.policy import ietf
 from semel.core.records import Fence, Identity, Origin, Request, State
 from semel.core.stored.requests import StoredRequest, encode
 from semel.core.unknown.evidence import CannotTell, Happened
-from semel.errors import StoreUnavailable
+from semel.errors import ConfigurationError, StoreUnavailable
 from semel.operators.operator import KeyAddress, Operator
+from semel.operators.trace_link import TraceLink
 from semel.outbox import signatures
 from tests.console.browser import SAME_SITE, Browser
 from tests.scene import HOUR, KEY, MINUTE, WITH_OUTBOX, Scene
@@ -233,6 +236,45 @@ def test_a_settled_key_is_freed_once_it_is_confirmed(scene: Scene) -> None:
     desk.act(path, Role.CUSTODIAN, seen=seen, reason="a wrong answer")
     assert scene.harness.record(identity) is None
     assert audit(scene) == [("evict", "operator ada")]
+
+
+TRACES = "https://tempo.example/search?q={identity}&start={from}&end={to_ms}"
+
+
+@pytest.mark.parametrize("of", ["guard", "console"])
+def test_a_record_links_to_its_traces(quick: Scene, of: str) -> None:
+    identity = hostile(quick)
+    asked = {"trace_url": TRACES} if of == "console" else {}
+    quick.guard.trace_link = TraceLink(TRACES if of == "guard" else "https://t.example/{identity}")
+    desk = Desk(quick, **asked)
+    for path in (f"records/{identity.hex()}", f"unknown/{identity.hex()}"):
+        told = desk.json(path)
+        (link,) = re.findall(r'<a href="(https?://[^"]*)"([^>]*)>', desk.get(path))
+        href, rest = unescape(link[0]), link[1]
+        assert href == told.get("record", told)["traces"]
+        assert re.fullmatch(
+            rf"https://tempo\.example/search\?q={identity.hex()[:16]}&start=\d+&end=\d+", href
+        )
+        assert 'rel="noopener noreferrer"' in rest
+    answer = desk.browser.ask("GET", f"/records/{identity.hex()}", {"x-role": "viewer"})
+    assert answer.headers["content-security-policy"] == CONTENT_SECURITY
+    assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def test_without_a_template_there_is_no_link_elsewhere(quick: Scene) -> None:
+    identity = quick.unknown()
+    desk = Desk(quick)
+    for path in (f"records/{identity.hex()}", f"unknown/{identity.hex()}"):
+        assert "://" not in desk.get(path)
+        assert desk.json(path).get("traces") is None
+
+
+def test_a_wrong_template_stops_the_console_at_once(quick: Scene) -> None:
+    for wrong in ("javascript:alert({identity})", "https://t.example/{key}"):
+        with pytest.raises(ConfigurationError, match="trace_url= "):
+            Desk(quick, trace_url=wrong)
+        with pytest.raises(ConfigurationError, match="trace_url= "):
+            Standalone(trace_url=wrong).check()
 
 
 def test_a_page_without_its_record_says_so(quick: Scene) -> None:

@@ -455,6 +455,9 @@ def test_what_is_safe_is_not_refused(users: Path) -> None:
     Standalone(host="192.0.2.1", proxy_header="x-user", proxy_from=["10.0.0.0/8"]).check()
 
 
+AS_JSON = {"accept": "application/json"}
+
+
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """``semel console`` in a process of its own, and the address that it has printed."""
@@ -479,7 +482,8 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Pope
 
 
 def test_the_command_prints_an_address_that_works_once_and_logs_no_token(tmp_path: Path) -> None:
-    with served(tmp_path, "--role", "viewer") as (address, process):
+    traces = "https://t.example/?q={identity}"
+    with served(tmp_path, "--role", "viewer", "--trace-url", traces) as (address, process):
         assert address.startswith("http://127.0.0.1:")
         base, _, token = address.partition("login?token=")
         with httpx.Client(follow_redirects=True, headers=SAME_SITE) as client:
@@ -488,6 +492,11 @@ def test_the_command_prints_an_address_that_works_once_and_logs_no_token(tmp_pat
             assert (entered.status_code, str(entered.url)) == (200, base)
             assert "viewer" in entered.text
             assert client.get(f"{base}records").status_code == 200
+            guard = semel.Guard(f"sqlite:///{tmp_path}/semel.db", tenant=None, maintenance=None)
+            guard.once("a-key-of-some-length", lambda: 7, name="pay")
+            (row,) = client.get(f"{base}records", headers=AS_JSON).json()["rows"]
+            found = client.get(f"{base}records/{row['identity']}", headers=AS_JSON).json()
+            assert found["traces"] == traces.format(identity=row["identity"][:16])
         with httpx.Client(headers=SAME_SITE) as stranger:
             assert stranger.post(f"{base}login", data={"token": token}).status_code == 403
             assert stranger.get(base).headers["location"] == "./login"
@@ -502,6 +511,13 @@ def test_the_command_refuses_to_listen_widely_without_knowing_whom(tmp_path: Pat
     done = run("console", f"sqlite:///{tmp_path}/semel.db", "--host", "0.0.0.0")
     assert done.returncode == 2
     assert "say who may log in" in done.stderr
+
+
+def test_the_command_refuses_an_address_of_traces_that_is_none(tmp_path: Path) -> None:
+    wrong = "javascript:alert({identity})"
+    done = run("console", f"sqlite:///{tmp_path}/semel.db", "--trace-url", wrong)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "must begin with https://" in done.stderr
 
 
 def test_a_mounted_console_has_no_pages_to_log_in(guard: semel.Guard) -> None:

@@ -125,6 +125,19 @@ def test_a_wrong_setting_is_told_in_one_sentence(tmp_path: Path, text: str, said
     assert said in str(refused.value)
 
 
+def test_where_traces_are_found_can_be_set_without_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "traces.toml"
+    path.write_text("store = 'memory://'\ntrace_url = 'https://file.example/{identity}'")
+    made = semel.Guard.from_settings(tenant=None, path=path)
+    assert made.trace_link is not None
+    assert made.trace_link.template == "https://file.example/{identity}"
+    monkeypatch.setenv("SEMEL_TRACE_URL", "javascript:alert({identity})")
+    with pytest.raises(semel.ConfigurationError, match="https://"):
+        semel.Guard.from_settings(tenant=None, path=path)
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [

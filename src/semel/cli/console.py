@@ -54,6 +54,9 @@ _NEEDS: Final = {"jinja2", "markupsafe", "uvicorn"}
     type=click.Choice(("all", "evict", "free", "absent", "erase", "drop")),
     help="An act that a second person must approve. Repeatable.",
 )
+@click.option(
+    "--trace-url", help="The search of your tracing system, say https://…/search?q={identity}."
+)
 @click.pass_context
 def console(
     context: click.Context, /, url: str | None, guard: str | None, app: str | None, **given: Any

@@ -45,6 +45,7 @@ from semel.errors import ConfigurationError, SemelError, StoreError
 from semel.log import log
 from semel.operators.approvals import TwoPersonRule, two_person_rule
 from semel.operators.operator import Operator
+from semel.operators.trace_link import TraceLink
 from semel.runtime.flow_runner import call
 from semel.web.asgi import asked
 from semel.web.asgi_exchange import Receive, Scope, Send, send_response
@@ -76,6 +77,7 @@ class Console:
     - ``hosts``: the names under which the console answers; None: the application has checked.
     - ``two_person``: the acts that a second person must approve: ``"all"``, or some of ``evict``,
       ``free``, ``absent``, ``erase`` and ``drop``. None needs a second person unless it is said.
+    - ``trace_url``: the search of the tracing system, where it is not the guard's `TraceLink`.
     - ``login``: the pages on which people log in to a standalone console.
     """
 
@@ -88,6 +90,7 @@ class Console:
         hosts: Iterable[str] | None = None,
         two_person: TwoPersonRule | str | Collection[str] | None = None,
         login: LoginPages | None = None,
+        trace_url: str | None = None,
     ) -> None:
         if not callable(authorize):
             raise ConfigurationError(
@@ -100,6 +103,7 @@ class Console:
         self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
         self._rule = two_person_rule(two_person)
         self._login = login
+        self._traces = guard.trace_link if trace_url is None else TraceLink(trace_url)
         self._cache = Cache()
         self._pools: dict[int, _Threads] = {}
 
@@ -238,8 +242,8 @@ class Console:
             said = f"This needs the role {found.role.value}; you are {user.highest.value}."
             raise ConsoleRefusal(403, said)
         known = (self._guard, self._app, self._operator)
-        own = (self._rule, self._cache, self._threads().apart)
-        view = View(given, user, *known, named, *own)
+        apart = self._threads().apart
+        view = View(given, user, *known, named, self._rule, self._cache, apart, self._traces)
         return self._shown(view, found, found.run(view))
 
     def _shown(self, view: View, found: Screen | Action, data: Any) -> Response:

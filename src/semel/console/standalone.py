@@ -18,6 +18,7 @@ from semel.console.roles import ConsoleUser, Role
 from semel.console.users import UsersFile
 from semel.core.frozen import frozen
 from semel.errors import ConfigurationError
+from semel.operators.trace_link import TraceLink
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -46,6 +47,8 @@ class Standalone:
     role_header: str | None = None
     two_person: Sequence[str] = ()
     """Acts that a second person must approve, or ``all``."""
+    trace_url: str | None = None
+    """The search of the tracing system; None: the guard's own, if it has one."""
 
     @property
     def loopback(self) -> bool:
@@ -74,6 +77,8 @@ class Standalone:
         if self.role_header is not None and self.proxy_header is None:
             raise ConfigurationError("--role-header is the proxy's: give --proxy-header too")
         self.ranges()
+        if self.trace_url is not None:
+            TraceLink(self.trace_url)
         if self.users is not None and not UsersFile(self.users).users():
             raise ConfigurationError(f"nobody is in {self.users}: semel users add {self.users}")
         if not self.loopback:
@@ -116,6 +121,7 @@ class Standalone:
         """The console, and the token of the address that works once, where there is one."""
         rule = "all" if "all" in self.two_person else self.two_person or None
         common: dict[str, Any] = {"app": app, "hosts": self.hosts(), "two_person": rule}
+        common["trace_url"] = self.trace_url
         if self.proxy_header is not None:
             named = (self.proxy_header, self.ranges(), self.role_header)
             return Console(guard, by_proxy(*named, (Role.VIEWER,)), **common), None

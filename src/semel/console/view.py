@@ -18,6 +18,7 @@ from semel.core.records import Identity, Micros
 from semel.core.texts import one_line
 from semel.operators.approvals import Approvals, TwoPersonRule
 from semel.operators.operator import Operator
+from semel.operators.trace_link import TraceLink
 
 if TYPE_CHECKING:
     from semel.guard import Guard
@@ -41,6 +42,7 @@ class View:
         rule: TwoPersonRule | None = None,
         cache: Cache | None = None,
         apart: Callable[[Callable[[], object]], None] | None = None,
+        traces: TraceLink | None = None,
     ) -> None:
         self.request = request
         self.user = user
@@ -53,6 +55,7 @@ class View:
         """What the path of a screen says: of ``records/{identity}``, the identity."""
         self.approvals = Approvals(operator, rule or TwoPersonRule(), apart)
         """Does what cannot be undone, or has a second person approve it first."""
+        self._traces = traces
         self._cache = cache or Cache()
 
     @property
@@ -73,6 +76,10 @@ class View:
     def now(self) -> Micros:
         """The time, by the store's clock."""
         return self.operator.now()
+
+    def traces_of(self, identity: Identity, since: Micros, until: Micros) -> str | None:
+        """Where the traces of a record are found; None: nobody has said."""
+        return None if self._traces is None else self._traces.of(identity, since, until)
 
     def may(self, role: Role) -> bool:
         """For parts of a screen: what the user may not do is not offered. Checked again, in any

@@ -11,6 +11,7 @@ bulk       acts on many things, with the result of each
 lists      lists of records and effects, newest first, filtered, by pages
 counts     how many records there are: exactly what is unsettled, the rest by a sample
 newest     how records are listed in order of time without an index of it
+trace_link the address of the tracing system's search, for one record
 doctor     whether a store and its settings are fit for use, and maintenance runs
 coverage   which routes of an application change something, and whether keys count there
 ledger     a provider's ledger compared with our records

@@ -132,8 +132,9 @@ class Operator:
         doubt = doubt_of(self._guard, self._routes, found.case, found.now)
         if doubt.probe is None:
             raise ConfigurationError(NOBODY)
-        inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
-        report_inspection(self._guard, doubt, inspection)
+        with self._guard.events.span("probe", identity):
+            inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
+            report_inspection(self._guard, doubt, inspection)
         return inspection
 
     def look(self, identity: Identity) -> Evidence | Undecided | None:
@@ -147,7 +148,8 @@ class Operator:
         doubt = doubt_of(self._guard, self._routes, found.case, found.now)
         if doubt.probe is None:
             raise ConfigurationError(NOBODY)
-        return self._runner.run(ask_probe(doubt))
+        with self._guard.events.span("probe", identity):
+            return self._runner.run(ask_probe(doubt))
 
     def bury(
         self,

@@ -27,7 +27,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from semel.core.frozen import frozen, is_async
@@ -107,6 +108,17 @@ class Events:
             for listener in self._listeners:
                 listener.tell(event)
 
+    @contextmanager
+    def span(self, name: str, identity: bytes | None) -> Generator[None]:
+        """Around work on a record that no request does: a span, of subscribers that make some."""
+        which = None if identity is None else short(identity)
+        ends = [each.begin_span(name, which) for each in self._listeners if each.traces]
+        try:
+            yield
+        finally:
+            for end in reversed(ends):
+                end()
+
     def close(self) -> None:
         """Wait a moment for those who have not heard everything."""
         for listener in self._listeners:
@@ -165,6 +177,8 @@ class _Listener:
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
         self._inline = bool(getattr(subscriber, "inline", False))
+        self._span_about: Any = getattr(subscriber, "span_about", None)
+        self.traces = self._span_about is not None
         self._queues: dict[int, SimpleQueue[Event | None]] = {}
         self._threads: dict[int, threading.Thread] = {}
         self._failed = self._lost = 0
@@ -172,7 +186,7 @@ class _Listener:
 
     def tell(self, event: Event) -> None:
         if self._inline:
-            return self._call(event)
+            return self._call(self._subscriber, event)
         queue = self._queues.get(os.getpid()) or self._begin()
         if queue.qsize() < ROOM:
             return queue.put(event)
@@ -204,11 +218,17 @@ class _Listener:
 
     def _listen(self, queue: SimpleQueue[Event | None]) -> None:
         while (event := queue.get()) is not None:
-            self._call(event)
+            self._call(self._subscriber, event)
 
-    def _call(self, event: Event) -> None:
+    def begin_span(self, name: str, identity: str | None) -> Callable[[], None]:
+        """Begin a span; returns what ends it. Neither can hurt the work that it is about."""
+        span = ExitStack()
+        self._call(lambda: span.enter_context(self._span_about(name, identity)))
+        return lambda: self._call(span.close)
+
+    def _call(self, function: Callable[..., object], *given: object) -> None:
         try:
-            self._subscriber(event)
+            function(*given)
         except Exception as error:
             self._failed += 1
             self._complain("a subscriber failed, %d times by now", self._failed, error)

@@ -7,6 +7,7 @@ the numbers; without one they go nowhere.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from semel.errors import ConfigurationError
@@ -16,17 +17,26 @@ from semel.telemetry.metrics import BUCKETS, MEASURES, Measure, tenants_by, upda
 try:
     from opentelemetry import trace
     from opentelemetry.metrics import Meter, get_meter
+    from opentelemetry.trace import Tracer
 except ImportError as error:
     raise ConfigurationError("metrics for OpenTelemetry need: pip install 'semel[otel]'") from error
 
-_ON_SPANS: Final = ("outcome", "replayed", "route", "policy", "lost_fence", "from_memory")
-"""Fields of an exchange that become attributes of the current span, after ``semel.``."""
+_ON_SPANS: Final = {
+    "exchange": (
+        *("identity", "outcome", "replayed", "route", "policy", "lost_fence", "from_memory"),
+    ),
+    "reconcile": ("identity", "came", "state", "by"),
+    "run": ("identity", "came"),
+    "delivery": ("effect", "ending", "tries"),
+}
+"""By event, the fields that become attributes of the current span, after ``semel.``."""
 
 
 class OpenTelemetry:
     """Counts with ``meter``, or the global provider's, and sets attributes of the current span.
 
-    ``tenants``: see `semel.telemetry.metrics.tenants_by`. ``spans=False`` leaves spans alone.
+    What workers do has no request, and so no span: it gets one of ``tracer``. ``tenants``: see
+    `semel.telemetry.metrics.tenants_by`. ``spans=False`` leaves spans alone, and makes none.
     """
 
     inline = True  # the current span is that of the request only while it is answered
@@ -37,10 +47,12 @@ class OpenTelemetry:
         *,
         tenants: Collection[str] | int | None = None,
         spans: bool = True,
+        tracer: Tracer | None = None,
     ) -> None:
         meter = get_meter("semel") if meter is None else meter
         self._tenants = tenants_by(tenants)
         self._spans = spans
+        self._tracer = trace.get_tracer("semel") if tracer is None else tracer
         self._instruments = {each.name: _instrument(meter, each) for each in MEASURES.values()}
 
     def __call__(self, event: Event) -> None:
@@ -49,12 +61,25 @@ class OpenTelemetry:
                 continue  # a gauge that is not set again is not exported again
             attributes = dict(zip(measure.labels, labels, strict=True))
             self._instruments[measure.name](value, attributes)
-        if not self._spans or event.name != "exchange":
+        fields = _ON_SPANS.get(event.name)
+        if fields is None or not self._spans:
             return
         span = trace.get_current_span()
         if span.is_recording():
-            known = ((name, event.get(name)) for name in _ON_SPANS)
+            known = ((name, event.get(name)) for name in fields)
             span.set_attributes({f"semel.{name}": each for name, each in known if each is not None})
+
+    def span_about(self, name: str, identity: str | None) -> AbstractContextManager[object]:
+        """A span around a probe, a stored request or a delivery. Of what is raised it tells
+        nothing: that may say anything."""
+        if not self._spans:
+            return nullcontext()
+        return self._tracer.start_as_current_span(
+            f"semel {name}",
+            attributes=None if identity is None else {"semel.identity": identity},
+            record_exception=False,
+            set_status_on_exception=False,
+        )
 
 
 def _instrument(meter: Meter, measure: Measure) -> Any:

@@ -138,12 +138,13 @@ class Deliveries(ConcurrentLoop):
         )
         rest: list[Flow[DeliveryReport]] = []
         try:
-            flow = delivery.deliver(effect, rules, fence, self._luck())
-            try:
-                report = await arun(flow, perform, rest.append)
-            except asyncio.CancelledError:
-                report = await asyncio.shield(asyncio.ensure_future(arun(rest[0], perform)))
-            return self._emit(effect, report)
+            with self._guard.events.span("delivery", effect.identity):
+                flow = delivery.deliver(effect, rules, fence, self._luck())
+                try:
+                    report = await arun(flow, perform, rest.append)
+                except asyncio.CancelledError:
+                    report = await asyncio.shield(asyncio.ensure_future(arun(rest[0], perform)))
+                return self._emit(effect, report)
         except Exception as error:
             # A bug of a store or of ours; the lease passes, and it is tried again.
             broken = DeliveryReport(DeliveryEnding.UNRECORDED, "it broke off")

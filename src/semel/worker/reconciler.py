@@ -70,7 +70,8 @@ class Reconciler:
 
         async def one(case: Case) -> str:
             async with turn:
-                return await self._ask(case, due.now)
+                with self._guard.events.span("probe", case.record.identity):
+                    return await self._ask(case, due.now)
 
         asked = await asyncio.gather(*map(one, due.cases), return_exceptions=True)
         words = [word for word in asked if isinstance(word, str)]

@@ -132,7 +132,8 @@ class StoredRuns(ConcurrentLoop):
 
     async def _one(self, case: Case, now: Micros) -> str | None:
         try:
-            word = await self._take_and_run(case, now)
+            with self._guard.events.span("run", case.record.identity):
+                word = await self._take_and_run(case, now)
         except Exception as error:  # the store, or the application's router: it harms no other run
             word = self._emit(case, "failed", ERROR, error)
         if word in _NOT_DONE:

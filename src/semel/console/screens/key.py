@@ -104,6 +104,8 @@ class KeyPage:
     forget_at: Moment | None
     retired_at: Moment | None
     resource: str | None
+    traces: str | None
+    """Where its traces are found, if the guard was told."""
     points: tuple[JournalLine, ...]
     unreadable: str | None
     request: RequestHead | None
@@ -159,6 +161,7 @@ def page_of(view: View, told: Story) -> KeyPage:
         forget_at=moment(record.forget_at, now),
         retired_at=moment(record.retired_at, now),
         resource=case.resource,
+        traces=view.traces_of(record.identity, record.created_at, now),
         points=told.points,
         unreadable=told.unreadable,
         request=told.request,
