@@ -468,6 +468,22 @@ def test_the_list_that_was_shown_is_tried_again_and_nothing_else(scene: Scene) -
 
 
 @WITH_OUTBOX
+def test_effects_are_listed_by_pages_and_by_a_part_of_their_error(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.console.screens.outbox.PAGE", 2)
+    for number in range(5):
+        dead_effect(scene, f"key-{number}", "refused" if number != 2 else "another error")
+        scene.travel(MINUTE)
+    desk, pages, after = Desk(scene), list[list[str]](), ""
+    while after is not None:
+        page = desk.json(f"outbox?error=refused&after={after}")
+        pages.append([each["key"] for each in page["rows"]])
+        after = page["next"]
+    assert pages == [["key-4", "key-3"], ["key-1", "key-0"]]
+
+
+@WITH_OUTBOX
 def test_selected_effects_are_deleted(scene: Scene) -> None:
     for key in ("one", "two"):
         dead_effect(scene, key)

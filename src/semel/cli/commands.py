@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from semel.cli.routes import routes
 from semel.cli.shadow import shadow
 from semel.cli.sql import sql
 from semel.cli.stats import stats
-from semel.cli.targets import Since, Target
+from semel.cli.targets import EntryList
 from semel.cli.unknown import unknown
 from semel.cli.views import audit_document
 from semel.core.operations.acts import Verb
@@ -178,29 +177,13 @@ def audit() -> None:
 
 @audit.command("list")
 @output.listed
-@targets.on_a_guard
-@click.option("--identity", help="Only about this record; the whole identity, if it is gone.")
+@targets.entries
 @click.option("--verb", type=click.Choice([verb.value for verb in Verb]), help="Only this.")
 @click.option("--by", help="Only by those whose name has this in it.")
-@targets.since
-@targets.paged_by_time(100)
 @output.as_json
-def list_acts(
-    target: Target,
-    identity: str | None,
-    since: Since | None,
-    limit: int,
-    after: str | None,
-    as_json: bool,
-    **filters: Any,
-) -> None:
+def list_acts(asked: EntryList, as_json: bool, **filters: Any) -> None:
     """List acts, newest first. They are kept for good: maintenance does not touch them."""
-    opened = target.operator()
-    which = None if identity is None else targets.identity_of(opened, identity)
-    then = None if since is None else since.moment(opened.now())  # by the entries' clock
-    found = opened.audit(identity=which, since=then, before=after, **filters)
-    entries = list(islice(found, limit))
-    place = None if next(found, None) is None else entries[-1].place
+    entries, place = asked.page(asked.operator.audit(**asked.about, **filters))
     if as_json:
         documents = [audit_document(entry) for entry in entries]
         return output.print_json({"acts": documents, "after": place})

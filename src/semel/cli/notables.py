@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from typing import Any
 
 import click
 
 from semel.cli import output, targets
-from semel.cli.targets import Since, Target
+from semel.cli.targets import EntryList
 from semel.cli.views import notable_document
 from semel.core.operations.notables import NotableEntry, NotableKind
 from semel.runtime.events import short
@@ -22,7 +21,7 @@ def notables() -> None:
 
 @notables.command("list")
 @output.listed
-@targets.on_a_guard
+@targets.entries
 @click.option(
     "--kind",
     "kinds",
@@ -30,28 +29,11 @@ def notables() -> None:
     type=click.Choice([kind.value for kind in NotableKind]),
     help="Only this; may be given several times.",
 )
-@click.option("--identity", help="Only about this record; the whole identity, if it is gone.")
 @click.option("--route", help="Only of this route, say 'POST /payments'.")
-@targets.since
-@targets.paged_by_time(100)
 @output.as_json
-def list_notables(
-    target: Target,
-    kinds: tuple[str, ...],
-    identity: str | None,
-    route: str | None,
-    since: Since | None,
-    limit: int,
-    after: str | None,
-    as_json: bool,
-) -> None:
+def list_notables(asked: EntryList, as_json: bool, **filters: Any) -> None:
     """List notables, newest first. They are forgotten after a week, or as notables= says."""
-    opened = target.operator()
-    which = None if identity is None else targets.identity_of(opened, identity)
-    then = None if since is None else since.moment(opened.now())
-    found = opened.notables(kinds=kinds, identity=which, route=route, since=then, before=after)
-    entries = list(islice(found, limit))
-    place = None if next(found, None) is None else entries[-1].place
+    entries, place = asked.page(asked.operator.notables(**asked.about, **filters))
     if as_json:
         documents = [notable_document(entry) for entry in entries]
         return output.print_json({"notables": documents, "after": place})

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -210,6 +211,46 @@ since: Final = click.option(
     type=_Since(),
     help="Only what began after that: an age, say 12h, or a time, say 2026-11-18T12:00 (UTC).",
 )
+
+
+@frozen
+class EntryList:
+    """What a list of acts or of notables was asked for, by all the options that both have."""
+
+    operator: Operator
+    about: dict[str, Any]
+    """``identity``, ``since`` and ``before``, as the operator's lists take them."""
+    limit: int
+
+    def page(self, found: Iterator[Any]) -> tuple[list[Any], str | None]:
+        """The entries of a page, and the place to go on from; None: there are no more."""
+        entries = list(islice(found, self.limit))
+        return entries, None if next(found, None) is None else entries[-1].place
+
+
+def entries(command: F) -> F:
+    """Add the options of a list of what happened to records; it gets them as an `EntryList`."""
+
+    @on_a_guard
+    @click.option("--identity", help="Only about this record; the whole identity, if it is gone.")
+    @since
+    @paged_by_time(100)
+    @wraps(command)
+    def with_entries(
+        target: Target,
+        identity: str | None,
+        since: Since | None,
+        limit: int,
+        after: str | None,
+        **given: Any,
+    ) -> object:
+        opened = target.operator()
+        which = None if identity is None else identity_of(opened, identity)
+        then = None if since is None else since.moment(opened.now())  # by the entries' clock
+        about = {"identity": which, "since": then, "before": after}
+        return command(EntryList(opened, about, limit), **given)
+
+    return with_entries  # type: ignore[return-value]
 
 
 def in_doubt(command: F) -> F:

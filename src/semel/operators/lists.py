@@ -194,12 +194,15 @@ class EffectFilter:
     """Only such that could be delivered now."""
     tried: int | None = None
     """Only such tried this often or more."""
+    error: str | None = None
+    """A part of what the last error says."""
 
     def fits(self, each: Effect, now: Micros) -> bool:
         if self.due and (each.due_at is None or each.due_at > now or each.delivered_at is not None):
             return False
         named = self.name is None or each.name == shown(self.name)
-        return named and (self.tried is None or each.tries >= self.tried)
+        failed = self.error is None or self.error in (each.error or "")
+        return named and failed and (self.tried is None or each.tries >= self.tried)
 
 
 @frozen
@@ -233,6 +236,8 @@ def effect_page(
         whole = store.perform(ListNewestEffects(shelf, newest.SORTED, wanted.name))
         if whole.until is None:
             return _sorted_effects(whole, wanted, limit, behind)
+    elif behind is not None:
+        raise ConfigurationError(_NO_PLACE)  # it is one of what waits
     found: list[tuple[EffectPlace, Effect]] = []
     looked, size = 0, limit + 1
     while True:
@@ -264,6 +269,7 @@ def _sorted_effects(
     return EffectPage(tuple(found[:limit]), rest, whole.looked, whole.now)
 
 
+_NO_PLACE: Final = "this is no place that a list of effects has ended with"
 _EFFECT_PLACE: Final = re.compile(r"(?P<due>[0-9]{0,18})\.(?P<number>[0-9]{1,18})", re.ASCII)
 _EFFECT_TIME: Final = re.compile(r"(?P<at>[0-9]{1,18})-(?P<key>.+)", re.ASCII | re.DOTALL)
 
@@ -275,4 +281,4 @@ def _effect_place(after: str) -> tuple[EffectPlace | None, tuple[Micros, str] | 
         return EffectPlace(due, int(found["number"])), None
     if found := _EFFECT_TIME.fullmatch(after):
         return None, (int(found["at"]), found["key"])
-    raise ConfigurationError("this is no place that a list of effects has ended with")
+    raise ConfigurationError(_NO_PLACE)

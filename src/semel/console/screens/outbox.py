@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from semel.console.acts import MOST, ActItem, ActPage, chosen, confirm, is_confirmed, outcomes
@@ -11,15 +10,14 @@ from semel.console.screens.key import EffectRow, effect_row
 from semel.console.view import View
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Effect, Micros
-from semel.errors import StoreError
+from semel.core.records import Effect
+from semel.errors import ConfigurationError, StoreError
 from semel.operators.approvals import ActResult, Intent, Irreversible
 from semel.operators.bulk import DeadFilter, dead_effects, retry_each
+from semel.operators.lists import QUICK_LOOK, EffectFilter, EffectPage, effect_page
 
 PAGE: Final = 100
-LOOK: Final = 2_000
-"""Effects that a page looks at."""
-_SHELVES: Final = (ops.Shelf.DEAD, ops.Shelf.WAITING, ops.Shelf.DELIVERED)
+_STATES: Final = (ops.Shelf.DEAD, ops.Shelf.WAITING, ops.Shelf.DELIVERED)
 
 
 @frozen
@@ -36,51 +34,36 @@ class OutboxPage:
     next: str | None
     two_person: bool
     """Dropping needs a second person."""
+    by_due: bool = False
+    """So many wait that they stand by when they may be tried."""
 
 
 def show(view: View) -> OutboxPage:
     """A page of effects: the dead ones unless others are asked for."""
-    wanted = view.query.text("state") or ops.Shelf.DEAD.value
-    states = tuple(
-        shelf.value for shelf in (ops.Shelf.DEAD, ops.Shelf.WAITING, ops.Shelf.DELIVERED)
-    )
+    state = view.query.text("state") or ops.Shelf.DEAD.value
+    states = tuple(shelf.value for shelf in _STATES)
     two = Irreversible.DROP in view.approvals.rule.acts
-    if wanted not in states:
-        raise ConsoleRefusal(400, f"There are no effects that are {wanted!r}.")
+    if state not in states:
+        raise ConsoleRefusal(400, f"There are no effects that are {state!r}.")
     if not view.guard.backend.capabilities.outbox:
-        return OutboxPage(False, wanted, states, (), (), 0, None, two)
-    found, looked, following, now = _page(view, ops.Shelf(wanted))
-    rows = tuple(effect_row(each, now) for each in found)
-    names = tuple(sorted({each.name for each in found} | set(view.guard.registry.deliverers)))
-    return OutboxPage(True, wanted, states, rows, names, looked, following, two)
+        return OutboxPage(False, state, states, (), (), 0, None, two)
+    found = _page(view, ops.Shelf(state))
+    rows = tuple(effect_row(each, found.now) for each in found.effects)
+    names = {each.name for each in found.effects} | set(view.guard.registry.deliverers)
+    told = (tuple(sorted(names)), found.looked, found.after, two, found.by_due)
+    return OutboxPage(True, state, states, rows, *told)
 
 
-def _page(view: View, shelf: ops.Shelf) -> tuple[list[Effect], int, str | None, Micros]:
-    """Effects that fit, newest first: at most `LOOK` are read for it."""
-    fits = _filter(view.query).fits
-    before = _place(view.query.text("after"))
-    store, found, looked = view.guard.backend.blocking(), list[Effect](), 0
-    while True:
-        name = view.query.text("name")
-        page = store.perform(ops.ListNewestEffects(shelf, PAGE, name, before))
-        found += filter(fits, page.effects)
-        looked, before = looked + page.looked, page.until
-        if before is None or len(found) >= PAGE or looked >= LOOK:
-            following = None if before is None else f"{before.due_at or ''}-{before.number}"
-            return found, looked, following, page.now
-
-
-def _place(text: str | None) -> ops.EffectPlace | None:
-    if text is None:
-        return None
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        raise ConsoleRefusal(400, "There is no such page.")
-    return ops.EffectPlace(int(found[1]) if found[1] else None, int(found[2]))
-
-
-_PLACE: Final = re.compile("([0-9]{0,18})-([0-9]{1,18})", re.ASCII)
-"""Not more digits than a database's whole numbers have."""
+def _page(view: View, shelf: ops.Shelf) -> EffectPage:
+    dead = _filter(view.query)
+    wanted = EffectFilter(dead.name, tried=dead.tried, error=dead.error)
+    after = view.query.text("after")
+    try:
+        return effect_page(
+            view.guard.backend.blocking(), shelf, wanted, PAGE, after, look=QUICK_LOOK
+        )
+    except ConfigurationError:
+        raise ConsoleRefusal(400, "There is no such page.") from None
 
 
 def _filter(given: Fields) -> DeadFilter:
