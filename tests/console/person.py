@@ -62,15 +62,22 @@ class Person:
         self.context.add_init_script(TELL)
         self.page: Page = self.context.new_page()
         self.complaints: list[str] = []
+        self.sent: list[str] = []
+        """The paths of the forms that were sent, below the console."""
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(f"raised: {error}"))
         self.page.on("dialog", lambda dialog: self.complaints.append(f"said {dialog.message}"))
+        self.page.on("request", self._asked)
         self.page.on("requestfailed", self._failed)
         self.page.on("response", self._answered)
 
     def _said(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text}")
+
+    def _asked(self, request: Request) -> None:
+        if request.method == "POST":
+            self.sent.append(request.url.removeprefix(f"{self.address}/"))
 
     def _failed(self, request: Request) -> None:
         if request.failure != "net::ERR_ABORTED":  # it went to another page meanwhile

@@ -17,8 +17,10 @@ from starlette.routing import Mount
 from semel.console import ConsoleUser, Role, routes
 from semel.console.standalone import Standalone
 from semel.console.users import UsersFile
-from semel.core.records import State
-from semel.operators.operator import KeyAddress
+from semel.core.records import Identity, State
+from semel.core.unknown.evidence import Happened
+from semel.operators.approvals import Approvals, Intent, Irreversible, two_person_rule
+from semel.operators.operator import KeyAddress, sighting
 from tests.conftest import found_or_skipped, note
 from tests.console.person import Person, served
 from tests.console.shop import Shop, by_name, fill, hostile, opened
@@ -59,7 +61,7 @@ def address(shop: Shop) -> Iterator[str]:
 
 
 @pytest.fixture
-def enter(browser: Browser, address: str) -> Iterator[Enter]:
+def enter(request: pytest.FixtureRequest, browser: Browser, address: str) -> Iterator[Enter]:
     """Somebody comes to a console. At the end no browser may have complained of anything."""
     people: list[Person] = []
 
@@ -71,6 +73,8 @@ def enter(browser: Browser, address: str) -> Iterator[Enter]:
     for person in people:
         person.context.close()
     assert [each for person in people for each in person.complaints] == []
+    sent = {routes.find(path, "POST")[0].path for person in people for path in person.sent}
+    assert CLICKED.get(request.function.__name__, set()) <= sent
 
 
 def paths(shop: Shop) -> list[str]:
@@ -157,6 +161,34 @@ def test_every_figure_of_the_overview_leads_to_its_list(enter: Enter) -> None:
 # ── acts ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+CLICKED: dict[str, set[str]] = {
+    "test_a_record_is_found_by_its_whole_key": {"records/find"},
+    "test_an_outcome_is_settled_as_happened": {"unknown/{identity}/settle"},
+    "test_a_probe_is_looked_at_and_then_asked": {
+        "unknown/{identity}/look",
+        "unknown/{identity}/probe",
+    },
+    "test_probes_of_those_selected_or_of_all_are_asked": {"unknown/probe"},
+    "test_an_outcome_is_given_up": {"unknown/{identity}/bury"},
+    "test_dead_letters_are_tried_again_as_they_were_shown": {"outbox/retry"},
+    "test_dead_letters_are_deleted_those_selected_or_all": {"outbox/drop"},
+    "test_a_settled_key_is_evicted_and_one_in_doubt_is_freed": {
+        "records/{identity}/evict",
+        "unknown/{identity}/free",
+    },
+    "test_what_a_record_holds_is_shown_to_a_custodian": {"records/{identity}/contents"},
+    "test_one_proposes_and_another_login_approves": {"approvals/approve"},
+    "test_a_proposal_is_declined_or_withdrawn": {"approvals/decline"},
+    "test_a_tenant_is_erased": {"tenants/erase"},
+}
+"""By test, the acts whose forms it must send: `enter` looks at what its browsers sent."""
+
+
+def test_every_act_is_clicked_somewhere() -> None:
+    assert set.union(*CLICKED.values()) == {each.path for each in routes.ACTIONS}
+    assert set(CLICKED) <= set(globals())
+
+
 def act(person: Person, button: str, confirm: str, reason: str = "ticket 7") -> None:
     """Both steps of an act, as the page has them: what will be done, and what came of it."""
     form = person.page.locator("form", has=person.page.get_by_role("button", name=button))
@@ -234,15 +266,43 @@ def test_a_probe_is_looked_at_and_then_asked(shop: Shop, enter: Enter) -> None:
     assert shop.state(identity) is State.COMPLETED
 
 
-def test_probes_of_those_selected_are_asked(shop: Shop, enter: Enter) -> None:
+def test_probes_of_those_selected_or_of_all_are_asked(shop: Shop, enter: Enter) -> None:
     chosen, other = shop.unknown(reason="an outage"), shop.unknown(reason="an outage")
     person = enter(Role.OPERATOR)
     page = person.open("unknown?reason=an+outage")
     page.get_by_label(f"Select {chosen.hex()[:12]}").check()
     act(person, "Ask the probes of those selected", "Ask them now")
-    expect(page.get_by_text("What came of it")).to_be_visible()
+    expect(page.get_by_text("Done: 1 of 1.")).to_be_visible()
     assert shop.state(chosen) is State.COMPLETED
     assert shop.state(other) is State.UNKNOWN
+    person.open("unknown?reason=an+outage")
+    act(person, "Of all 1", "Ask them now")
+    expect(page.get_by_text("Done: 1 of 1.")).to_be_visible()
+    assert shop.state(other) is State.COMPLETED
+
+
+def test_an_outcome_is_given_up(shop: Shop, enter: Enter) -> None:
+    identity = shop.unknown()
+    person = enter(Role.OPERATOR)
+    person.open(f"unknown/{identity.hex()}")
+    act(person, "Give it up", "Give it up")
+    expect(person.page.get_by_role("status").first).to_have_text("given up")
+    assert shop.state(identity) is State.EXPIRED
+    assert acts(shop)[0][:2] == ("bury", "operator ada")
+
+
+def test_what_another_has_settled_meanwhile_is_left_and_shown(shop: Shop, enter: Enter) -> None:
+    identity = shop.unknown()
+    person = enter(Role.OPERATOR)
+    page = person.open(f"unknown/{identity.hex()}")
+    shop.operator().settle(identity, Happened(), by="bob", reason="he was faster")
+    act(person, "Give it up", "Give it up")
+    expect(page.get_by_role("alert")).to_contain_text("Not done")
+    expect(page.locator("dl.facts")).to_contain_text("completed")
+    assert person.axe() == []
+    assert all("409" in each for each in person.complaints)
+    person.complaints.clear()
+    assert acts(shop)[0][:2] == ("settle", "operator bob")
 
 
 def test_dead_letters_are_tried_again_as_they_were_shown(shop: Shop, enter: Enter) -> None:
@@ -252,7 +312,7 @@ def test_dead_letters_are_tried_again_as_they_were_shown(shop: Shop, enter: Ente
     expect(page.locator("tbody tr")).to_have_count(3)
     form = page.locator("form.confirming")
     form.get_by_label("Reason, for the audit").fill("they are back")
-    person.click("All that fit", form)
+    person.click("Try all that fit again", form)
     late = shop.dead_effect("webhook.push", "503 from the client")
     expect(page.locator("tbody tr")).to_have_count(3)
     person.click("Try again")
@@ -262,7 +322,7 @@ def test_dead_letters_are_tried_again_as_they_were_shown(shop: Shop, enter: Ente
     assert not set(keys) & set(left)
 
 
-def test_selected_dead_letters_are_deleted(shop: Shop, enter: Enter) -> None:
+def test_dead_letters_are_deleted_those_selected_or_all(shop: Shop, enter: Enter) -> None:
     keys = [shop.dead_effect("sms.send", f"number {each} is not a number") for each in range(3)]
     person = enter(Role.OPERATOR)
     page = person.open("outbox?name=sms.send")
@@ -272,6 +332,10 @@ def test_selected_dead_letters_are_deleted(shop: Shop, enter: Enter) -> None:
     expect(page.locator(".s-completed")).to_have_count(2)
     left = [each.key for each in shop.operator().list_dead()]
     assert [each for each in keys if each in left] == [keys[1]]
+    person.open("outbox?name=sms.send")
+    act(person, "Delete all that fit", "Delete")
+    expect(page.get_by_text("Done: 1 of 1.")).to_be_visible()
+    assert keys[1] not in [each.key for each in shop.operator().list_dead()]
 
 
 def test_a_settled_key_is_evicted_and_one_in_doubt_is_freed(shop: Shop, enter: Enter) -> None:
@@ -321,6 +385,36 @@ def test_one_proposes_and_another_login_approves(shop: Shop, enter: Enter) -> No
     ]
 
 
+def proposed(shop: Shop, by: str) -> Identity:
+    """A record whose key somebody has proposed to free."""
+    identity = shop.completed()
+    found = shop.operator().find(identity)
+    assert found is not None
+    intent = Intent(Irreversible.EVICT, identity.hex(), sighting(found.case.record))
+    Approvals(shop.operator(), two_person_rule("all")).act(intent, by=by, reason="ticket 9")
+    return identity
+
+
+@pytest.mark.parametrize("by", ["ada", "bob"])
+def test_a_proposal_is_declined_or_withdrawn(shop: Shop, enter: Enter, by: str) -> None:
+    identity = proposed(shop, "ada")
+    person = enter(at="two", name=by)
+    page = person.open(f"records/{identity.hex()}")
+    form = page.locator("form", has=page.get_by_role("button", name=DECLINE[by]))
+    person.click(DECLINE[by], form)
+    assert form.locator("input:invalid").count() == 1, "not without a reason"
+    form.get_by_label("Reason, for the audit").fill("on second thoughts")
+    person.click(DECLINE[by], form)
+    expect(page.get_by_role("status").first).to_have_text("declined")
+    person.open(f"records/{identity.hex()}")
+    expect(page.get_by_text("Waits for a second person")).to_have_count(0)
+    assert shop.state(identity) is State.COMPLETED
+    assert acts(shop)[0] == ("decline", f"operator {by}", "on second thoughts")
+
+
+DECLINE = {"ada": "Withdraw", "bob": "Decline"}
+
+
 def test_a_tenant_is_erased(shop: Shop, enter: Enter) -> None:
     identity = shop.completed(tenant="hooli")
     person = enter(Role.CUSTODIAN)
@@ -339,21 +433,32 @@ def test_a_tenant_is_erased(shop: Shop, enter: Enter) -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_each_role_is_offered_what_it_may(shop: Shop, enter: Enter, role: Role) -> None:
-    unknown, settled = shop.unknown(), shop.completed()
-    person = enter(role)
+    unknown, settled, pending = shop.unknown(), shop.completed(), proposed(shop, "zoe")
+    person = enter(role, at="two")
     expected = {
         f"unknown/{unknown.hex()}": {
             "Settle as happened …": Role.OPERATOR,
             "Settle as absent …": Role.OPERATOR,
             "Give it up …": Role.OPERATOR,
             "Look, and decide nothing": Role.OPERATOR,
+            "Ask now, and settle by it": Role.OPERATOR,
             "Free the key …": Role.CUSTODIAN,
         },
         f"records/{settled.hex()}": {
             "Free the key …": Role.CUSTODIAN,
             "Show what it holds": Role.CUSTODIAN,
         },
-        "outbox": {"All that fit …": Role.OPERATOR, "Delete those selected …": Role.OPERATOR},
+        f"records/{pending.hex()}": {"Approve …": Role.CUSTODIAN, "Decline": Role.CUSTODIAN},
+        "unknown": {
+            "Ask the probes of those selected …": Role.OPERATOR,
+            "Of all": Role.OPERATOR,
+        },
+        "outbox": {
+            "Try those selected again …": Role.OPERATOR,
+            "Try all that fit again …": Role.OPERATOR,
+            "Delete those selected …": Role.OPERATOR,
+            "Delete all that fit …": Role.OPERATOR,
+        },
     }
     for path, buttons in expected.items():
         page = person.open(path)
@@ -361,6 +466,9 @@ def test_each_role_is_offered_what_it_may(shop: Shop, enter: Enter, role: Role) 
         for name, needs in buttons.items():
             there = page.get_by_role("button", name=name).count() > 0
             assert there is role.includes(needs), (path, name)
+    person.open("tenants")
+    erasing = person.page.get_by_text("Erase what is kept of a tenant").count() > 0
+    assert erasing is role.includes(Role.CUSTODIAN)
 
 
 def test_a_form_that_a_viewer_sends_all_the_same_is_refused(shop: Shop, enter: Enter) -> None:

@@ -475,11 +475,11 @@ def test_effects_are_listed_by_pages_and_by_a_part_of_their_error(
     for number in range(5):
         dead_effect(scene, f"key-{number}", "refused" if number != 2 else "another error")
         scene.travel(MINUTE)
-    desk, pages, after = Desk(scene), list[list[str]](), ""
-    while after is not None:
-        page = desk.json(f"outbox?error=refused&after={after}")
+    desk, pages, place = Desk(scene), list[list[str]](), "outbox?error=refused"
+    while place:
+        page = desk.json(place)
         pages.append([each["key"] for each in page["rows"]])
-        after = page["next"]
+        place = page["next"] and f"outbox?error=refused&after={page['next']}"
     assert pages == [["key-4", "key-3"], ["key-1", "key-0"]]
 
 
