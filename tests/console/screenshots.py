@@ -26,7 +26,8 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as shop:
         fill(shop, 300)
-        console = shop.guard.console(authorize=by_name, two_person=["free", "erase"])
+        rule, traces = ["free", "erase"], "https://jaeger.example/search?tag={identity}"
+        console = shop.guard.console(authorize=by_name, two_person=rule, trace_url=traces)
         with served(Starlette(routes=[Mount("/ops/semel", app=console)])) as address:
             take(f"{address}/ops/semel", one_in_doubt(shop).hex())
 

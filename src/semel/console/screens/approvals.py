@@ -79,4 +79,5 @@ def erase(view: View) -> ActPage:
             facts=(("Tenant", tenant),),
         )
     said = {"by": view.user.name, "reason": view.reason()}
-    return outcome(view.approvals.act(Intent(Irreversible.ERASE, tenant), **said), "tenants")
+    result = view.approvals.act(Intent(Irreversible.ERASE, tenant), **said)
+    return outcome(result, "tenants", (("Tenant", tenant),))
