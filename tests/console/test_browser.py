@@ -32,6 +32,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 SCHEMES = ("light", "dark")
 WIDTHS = {"narrow": 390, "wide": 1600}
 Enter = Callable[..., Person]
+TRACES = "https://traces.example/search"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 @pytest.fixture(scope="module")
 def address(shop: Shop) -> Iterator[str]:
     """At /ops one person is enough for everything; at /two nothing is irreversible by one."""
-    one = shop.guard.console(authorize=by_name)
+    one = shop.guard.console(authorize=by_name, trace_url=f"{TRACES}?q={{identity}}")
     two = shop.guard.console(authorize=by_name, two_person="all")
     with served(Starlette(routes=[Mount("/ops", app=one), Mount("/two", app=two)])) as address:
         yield address
@@ -156,6 +157,26 @@ def test_every_figure_of_the_overview_leads_to_its_list(enter: Enter) -> None:
         page.goto(link)
         expect(page.locator("h1")).to_have_count(1)
         expect(page.get_by_text("No record fits")).to_have_count(0)
+
+
+def test_the_link_to_traces_tells_nothing_of_the_page_that_has_it(shop: Shop, enter: Enter) -> None:
+    identity = shop.completed()
+    person = enter(Role.VIEWER)
+    asked: list[Any] = []
+
+    def answer(route: Any) -> None:
+        asked.append(route.request)
+        route.fulfill(body="<title>traces</title>", content_type="text/html")
+
+    person.context.route(f"{TRACES}**", answer)
+    person.open(f"records/{identity.hex()}")
+    with person.context.expect_page() as opened:
+        person.click_link("Search for its spans")
+    expect(opened.value).to_have_title("traces")
+    assert opened.value.evaluate("[window.opener, document.referrer]") == [None, ""]
+    assert asked[0].url == f"{TRACES}?q={identity.hex()[:16]}"
+    assert "referer" not in asked[0].headers
+    assert person.page.url.endswith(identity.hex()), "the page is still there"
 
 
 # ── acts ──────────────────────────────────────────────────────────────────────────────────────────

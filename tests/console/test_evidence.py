@@ -15,7 +15,7 @@ from werkzeug.test import Client
 
 import semel
 from semel.console import ConsoleUser, Role, routes
-from semel.console.console import THREADS
+from semel.console.console import THREADS, WAITING
 from semel.console.responses import CONTENT_SECURITY
 from semel.console.standalone import Standalone
 from semel.core import operations as ops
@@ -694,6 +694,53 @@ def test_an_erasure_that_breaks_off_says_so_in_the_audit(
     until(lambda: "an act of the console broke off" in caplog.text)
 
 
+def test_only_so_many_erasures_wait_for_each_other(quick: Scene) -> None:
+    gate: Any = Gate(quick.guard.runtime.backend)
+    quick.guard.runtime.backend = gate
+    desk = Desk(quick)
+    form: dict[str, Any] = {"tenant": "tern", "reason": "asked for it"}
+    answers = [desk.document("tenants/erase", Role.CUSTODIAN, **form) for _ in range(WAITING + 1)]
+    assert [each.status_code for each in answers] == [202] * WAITING + [409]
+    assert "come again" in answers[-1].json()["failed"][0]
+    gate.open.set()
+    until(lambda: len(erased(quick)) == 2 * WAITING)
+
+
+class OutAfter:
+    """A store that is out from the operation on that is named."""
+
+    def __init__(self, inner: Any, kind: type) -> None:
+        self._inner, self._kind, self._out = inner, kind, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def blocking(self) -> Any:
+        return self
+
+    def perform(self, op: Any) -> Any:
+        if self._out:
+            raise StoreUnavailable("no answer")
+        self._out = isinstance(op, self._kind)
+        return self._inner.blocking().perform(op)
+
+
+def test_what_is_done_is_not_called_refused_because_the_store_is_out_behind_it(
+    quick: Scene,
+) -> None:
+    identity = quick.completed()
+    desk = Desk(quick)
+    form: dict[str, Any] = {"seen": desk.seen(identity), "reason": "wrong"}
+    whole, out = quick.guard.backend, OutAfter(quick.guard.backend, ops.Evict)
+    broken: Any = out
+    quick.guard.backend = quick.guard.runtime.backend = broken
+    told = desk.document(f"records/{identity.hex()}/evict", Role.CUSTODIAN, **form)
+    quick.guard.backend = quick.guard.runtime.backend = whole
+    assert told.status_code == 200
+    assert "its key is free; whether processes remember" in told.json()["done"][0]
+    assert quick.harness.record(identity) is None
+
+
 def test_an_evicted_key_holds_no_thread_while_processes_remember_its_answer(quick: Scene) -> None:
     """A process with a cache of half an hour has been seen: that long its answers may come."""
     quick.run(announce(30 * MINUTE))
@@ -734,14 +781,19 @@ def hostile(scene: Scene) -> Identity:
 
 
 def test_no_text_of_a_stranger_becomes_part_of_a_page(scene: Scene) -> None:
-    identity = hostile(scene)
-    desk = Desk(scene, two_person="all")
+    scene.guard.policy = ietf(probe=lambda _: CannotTell(HOSTILE))
+    identity, bad = hostile(scene), scene.unknown(path="/bad")
+    desk = Desk(scene, two_person="all", trace_url=TRACES)
     outbox = scene.guard.backend.capabilities.outbox
     if outbox:
         dead_effect(scene, f"k{HOSTILE}", HOSTILE)
     form: dict[str, Any] = {"seen": desk.seen(identity), "reason": HOSTILE, "looked": HOSTILE}
     pages = [desk.act(f"unknown/{identity.hex()}/free", Role.CUSTODIAN, "<b>ada", 202, **form)]
     pages += [desk.post(f"unknown/{identity.hex()}/bury", **form).text]
+    pages += [desk.act("unknown/probe", item=bad.hex(), reason=HOSTILE, expect=409)]
+    pages += [desk.post(f"unknown/{bad.hex()}/{act}").text for act in ("look", "probe")]
+    tenant = "<script>alert(1)</script>\"'><img src=x>"
+    pages += [desk.act("tenants/erase", Role.CUSTODIAN, "x", 202, tenant=tenant, reason=HOSTILE)]
     pages += [desk.post(f"records/{identity.hex()}/contents", Role.CUSTODIAN, reason="x").text]
     paths = ("unknown", "outbox", "mismatches", "approvals")
     for path in (f"records/{identity.hex()}", f"unknown/{identity.hex()}", *paths):

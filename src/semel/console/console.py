@@ -400,6 +400,7 @@ class _Threads:
         self._pool = ThreadPoolExecutor(THREADS, "semel-console")
         self._waiting = 0
         self._turn = threading.Lock()
+        self._room = threading.Semaphore(WAITING)
 
     def run(self, function: Callable[[], T], most: int = WAITING) -> Future[T]:
         """Run it in a thread, in the caller's context. The count may be off by one: no lock."""
@@ -414,18 +415,23 @@ class _Threads:
     def _done(self, _: object) -> None:
         self._waiting -= 1
 
-    def apart(self, function: Callable[[], object]) -> None:
+    def apart(self, function: Callable[[], object]) -> bool:
         """Run what takes long in a thread of its own, one after the other: no page waits for it,
-        and a process that ends does not."""
+        and a process that ends does not. False: too many wait for that already."""
 
         def work() -> None:
-            with self._turn:
-                try:
+            try:
+                with self._turn:
                     function()
-                except Exception:
-                    log.exception("semel: an act of the console broke off")
+            except Exception:
+                log.exception("semel: an act of the console broke off")
+            finally:
+                self._room.release()
 
+        if not self._room.acquire(blocking=False):
+            return False
         context = copy_context()
         threading.Thread(
             target=context.run, args=(work,), name="semel-console-act", daemon=True
         ).start()
+        return True

@@ -41,7 +41,7 @@ class View:
         named: Mapping[str, str],
         rule: TwoPersonRule | None = None,
         cache: Cache | None = None,
-        apart: Callable[[Callable[[], object]], None] | None = None,
+        apart: Callable[[Callable[[], object]], bool] | None = None,
         traces: TraceLink | None = None,
     ) -> None:
         self.request = request

@@ -25,7 +25,7 @@ from semel.core.maintenance import Erasure
 from semel.core.records import Identity, Micros
 from semel.core.unknown.evidence import Absent
 from semel.core.unknown.settle_unknown import Settled
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, StoreError
 from semel.operators.operator import Operator, by_operator
 
 LOOK: Final = 5_000
@@ -34,6 +34,7 @@ LONGEST: Final = timedelta(hours=24)
 """How long a proposal may wait: so far back the audit is read for them."""
 _SOURCE: Final = "semel two-person rule"
 _GONE: Final = "there is no such record any more"
+_FREE: Final = "its key is free: the next request with it runs"
 _CHANGED: Final = "it has changed since it was looked at"
 
 
@@ -123,14 +124,15 @@ class ActResult:
 class Approvals:
     """Does the irreversible acts, or has them approved first, as the rule says.
 
-    ``apart`` runs what takes long where nobody waits for it; without it, it is waited for.
+    ``apart`` runs what takes long where nobody waits for it, or says that it does not; without it,
+    it is waited for.
     """
 
     def __init__(
         self,
         operator: Operator,
         rule: TwoPersonRule,
-        apart: Callable[[Callable[[], object]], None] | None = None,
+        apart: Callable[[Callable[[], object]], bool] | None = None,
     ) -> None:
         self._operator = operator
         self._apart = apart
@@ -250,8 +252,9 @@ class Approvals:
             return self._operator.erase(tenant, by=by, reason=reason)
 
         if self._apart is not None:
-            self._apart(erase)
-            return ActResult(False, "it is being erased", started=True)
+            if self._apart(erase):
+                return ActResult(False, "it is being erased", started=True)
+            return ActResult(False, "too many tenants are being erased: come again later")
         done = erase()
         left = f", {len(done.left)} unsettled ones left" if done.left else ""
         return ActResult(True, f"{done.erased} records erased{left}")
@@ -268,7 +271,19 @@ class Approvals:
             return ActResult(False, _GONE)
         if isinstance(written, ops.Lost):
             return ActResult(False, _CHANGED)
-        return ActResult(True, _freed(operator.remembered_until() if settled else None))
+        return ActResult(True, self._freed() if settled else _FREE)
+
+    def _freed(self) -> str:
+        """That a key is free, and until when a process may still repeat what it remembers."""
+        try:
+            until = self._operator.remembered_until()
+        except StoreError as error:  # it is done all the same
+            return f"its key is free; whether processes remember its answer is not known: {error}"
+        if until is None:
+            return _FREE
+        end = datetime.fromtimestamp(-(-until // 1_000_000), UTC)
+        at = f"{end:%H:%M:%S} UTC"
+        return f"its key is free; a process may repeat its answer from memory until {at}"
 
     def _settle_absent(self, intent: Intent, by: str, reason: str) -> ActResult:
         said = {"by": by, "reason": reason, "seen": intent.seen}
@@ -322,14 +337,6 @@ def proposal_of(entry: ops.AuditEntry) -> Proposal | None:
         )
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _freed(until: Micros | None) -> str:
-    """That a key is free, and until when a process may still repeat what it remembers."""
-    if until is None:
-        return "its key is free: the next request with it runs"
-    end = datetime.fromtimestamp(-(-until // 1_000_000), UTC)
-    return f"its key is free; a process may repeat its answer from memory until {end:%H:%M:%S} UTC"
 
 
 def _identity(intent: Intent) -> Identity:

@@ -15,6 +15,7 @@ from semel.core import operations as ops
 from semel.core.frozen import frozen
 from semel.core.records import Case, Effect, Identity, Micros, State
 from semel.core.request.keys import mask
+from semel.errors import StoreError
 from semel.operators.approvals import Intent, Irreversible, Proposal, same_person
 from semel.operators.forecast import Forecasts
 from semel.operators.operator import by_operator
@@ -257,7 +258,10 @@ def facts_now(view: View) -> tuple[tuple[str, Any], ...]:
 
 
 def facts_of(view: View, identity: Identity) -> tuple[tuple[str, Any], ...]:
-    found = view.operator.find(identity)
+    try:
+        found = view.operator.find(identity)
+    except StoreError:  # what the page is about is done, or refused, all the same
+        return (("Record", identity.hex()), ("State", "it cannot be read just now"))
     if found is None:
         return (("Record", identity.hex()), ("State", "there is no such record any more"))
     return _facts(found.case, found.now)
