@@ -39,7 +39,7 @@ from semel.stores.mysql.settings import parse
 from semel.stores.postgres import PostgresBackend
 from semel.stores.postgres import transaction as steps
 from semel.stores.sqlite import SqliteBackend
-from semel.stores.sqlite.transactions import SqliteTransactions
+from semel.stores.sqlite.transaction import SqliteTransactions
 from semel.testing.contract.event_loop_thread import EventLoopThread
 from tests.databases import (
     DRIVER_ERRORS,

@@ -22,7 +22,7 @@ from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
 from semel.core.records import Identity
 from semel.errors import ConfigurationError, SchemaError, SemelError
 from semel.stores import base
-from semel.stores.django.transactions import (
+from semel.stores.django.transaction import (
     ENGINES,
     AsyncDjangoTransaction,
     DjangoEngine,

@@ -29,10 +29,10 @@ of that thread.
 committed data. Before a fork every connection is closed, and open transactions are undone. Parent
 and child open the file again on their next use.
 
-backend       what the URL names: the blocking and the async store, and forks
-writer        the writer thread with its batches, and a reading connection per thread
-connection    opens a file durably, runs plans on it, maps its errors; the one a handler is given
-transactions  the application's writes and the record's, one transaction at a time
+backend      what the URL names: the blocking and the async store, and forks
+writer       the writer thread with its batches, and a reading connection per thread
+connection   opens a file durably, runs plans on it, maps its errors; the one a handler is given
+transaction  the application's writes and the record's, one transaction at a time
 """
 
 from semel.stores.sqlite.backend import SqliteBackend

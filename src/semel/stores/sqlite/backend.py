@@ -25,7 +25,7 @@ from semel.stores.background import in_thread
 from semel.stores.options import flag, in_url, seconds
 from semel.stores.sql.plans import claim_reply, plan
 from semel.stores.sqlite.connection import open_for_writing, outage, run, upgrade
-from semel.stores.sqlite.transactions import SqliteTransactions
+from semel.stores.sqlite.transaction import SqliteTransactions
 from semel.stores.sqlite.writer import WRITERS, SqliteWriter, WriterJob
 
 R = TypeVar("R")
