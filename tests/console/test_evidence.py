@@ -494,6 +494,17 @@ def test_selected_effects_are_deleted(scene: Scene) -> None:
     assert audit(scene) == [("drop", "operator ada")]
 
 
+def test_effects_that_wait_for_a_second_person_are_not_called_done(quick: Scene) -> None:
+    dead_effect(quick, "one")
+    desk = Desk(quick, two_person=["drop"])
+    (row,) = desk.json("outbox")["rows"]
+    told = desk.document("outbox/drop", item=[row["item"]], reason="wrong")
+    assert (told.status_code, told.json()["done"]) == (202, [])
+    assert told.json()["waiting"] == ["To be approved by a second person: 1 of 1."]
+    assert [each["done"] for each in told.json()["items"]] == [None]
+    assert [each.key for each in Operator(quick.guard).list_dead()] == ["one"]
+
+
 def test_nothing_selected_and_too_many_are_refused(quick: Scene) -> None:
     desk = Desk(quick)
     for path in ("outbox/retry", "outbox/drop", "unknown/probe"):

@@ -154,6 +154,23 @@ def test_it_is_on_record_before_and_after_and_for_every_record(url: str) -> None
     assert entries[0].reason == "1 records erased, 0 unsettled ones left: she asked"
 
 
+def test_the_audit_says_that_it_is_done_when_no_process_repeats_an_answer_any_more(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = guard_on(url)
+    pay(guard, "bob", 0)
+    meanwhile: list[list[str]] = []
+
+    def told() -> list[str]:
+        entries = guard.operator().audit(verb="erase")
+        return [entry.reason for entry in entries if entry.subject == "bob"]
+
+    monkeypatch.setattr(operator.Operator, "wait_out", lambda _: meanwhile.append(told()))
+    guard.operator().erase("bob", by="eve", reason="she asked")
+    assert meanwhile == [["begun: she asked"]]
+    assert told()[0].startswith("1 records erased")
+
+
 class NoAudit:
     """A store whose audit cannot be written."""
 

@@ -51,7 +51,7 @@ def test_addresses_of_searches_are_taken(template: str) -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        *("", 7, b"https://t.example/{identity}", "https://t.example/" + "x" * 2000),
+        *("", 7, b"https://t.example/{identity}", "https://t.example/{identity}" + "x" * 2000),
         *("javascript:alert({identity})", "data:text/html,{identity}", "//t.example/{identity}"),
         *("ftp://t.example/{identity}", "https:///{identity}", "/search?q={identity}"),
         *("https://{identity}.t.example/", "https://t.example:{from}/{identity}"),
@@ -67,7 +67,11 @@ def test_addresses_of_searches_are_taken(template: str) -> None:
         *('https://t.example/{identity}" onclick="x', "https://t.example/{identity}'"),
         *("https://t.example/{identity}<script>", "https://t.example/ {identity}"),
         *("https://t.example/{identity}\r\nX: y", "https://t.example/{identity}\x00"),
-        *("https://t.example\\@evil.example/{identity}", "https://t\u202e.example/{identity}"),
+        *(
+            "https://t.example\\@evil.example/{identity}",
+            "https://t\u202e.example/{identity}",
+            "https://tä.example/{identity}",
+        ),
         *("java\tscript://t.example/{identity}", " https://t.example/{identity}"),
     ],
 )

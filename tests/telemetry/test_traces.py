@@ -39,13 +39,13 @@ class Traced:
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = provider.get_tracer("test")
         meter = MeterProvider().get_meter("semel")
-        told = OpenTelemetry(meter, tracer=provider.get_tracer("semel"), **options)
+        self.told = OpenTelemetry(meter, tracer=provider.get_tracer("semel"), **options)
         doubtful = semel.ietf(probe=self.ask, reconcile_after=AT_ONCE)
         routes = [
             semel.Route("POST", "/pay", doubtful),
             semel.Route("POST", "/export", semel.accepted(mode="deferred", required=True)),
         ]
-        store: dict[str, Any] = {"maintenance": None, "routes": routes, "on_event": told}
+        store: dict[str, Any] = {"maintenance": None, "routes": routes, "on_event": self.told}
         self.guard = semel.Guard("memory://", tenant=None, **store)
         self.guard.delivers("mail")(self.deliver)
         paths = [Route("/pay", self.pay, methods=["POST"])]
@@ -145,8 +145,10 @@ async def test_neither_key_nor_error_is_in_a_span(traced: Traced) -> None:
 
     with pytest.raises(ValueError, match="4242"):
         failing(traced.identity("/pay"))
+    with pytest.raises(ValueError, match="4242"), traced.told.span_about("probe", None):
+        raise ValueError("the card 4242 was refused")
     said = str([each.to_json() for each in traced.spans()])
-    assert len(traced.spans()) == 4
+    assert len(traced.spans()) == 5
     for secret in (KEY, KEY[:4], "4242"):
         assert secret not in said
 
