@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -13,7 +14,12 @@ from tests.proof.crash.verdict import Verdict
 from tests.proof.crash.zygote import Zygote
 
 
-@pytest.fixture(scope="module")
+def _lifetime(fixture_name: str, config: pytest.Config) -> Literal["function", "module"]:
+    """In a campaign each test has its own: what another test has loaded is copied by every fork."""
+    return "function" if config.option.markexpr == "proof" else "module"
+
+
+@pytest.fixture(scope=_lifetime)
 def zygote() -> Iterator[Zygote]:
     with (
         thrown_away() as folder,
