@@ -14,8 +14,14 @@ from bench import calls
 from semel.core.request import keys
 from semel.web import asgi
 
-BUDGET = {"fresh": (100, 30, 17), "replay": (43, 23, 9)}
-"""On the memory store, at most: calls of semel's own functions, files they are in, objects made."""
+BUDGET = {
+    ("memory", "fresh"): (99, 25, 17),
+    ("memory", "replay"): (43, 22, 9),
+    ("SQLite", "fresh"): (155, 30, 19),
+    ("SQLite", "replay"): (43, 23, 9),
+}
+"""At most: calls of semel's own functions, files they are in, objects made. SQLite's fresh request
+has two calls and a file to spare, for its timer may fall into it."""
 
 
 def counted() -> Any:
@@ -30,10 +36,10 @@ def found() -> Any:
     return counted()
 
 
-@pytest.mark.parametrize("way", BUDGET)
-def test_a_request_keeps_within_its_budget(way: str, found: Any) -> None:
-    (one,) = [each for each in found if (each["store"], each["way"]) == ("memory", way)]
-    for name, most in zip(("calls", "modules", "made"), BUDGET[way], strict=True):
+@pytest.mark.parametrize(("store", "way"), BUDGET)
+def test_a_request_keeps_within_its_budget(store: str, way: str, found: Any) -> None:
+    (one,) = [each for each in found if (each["store"], each["way"]) == (store, way)]
+    for name, most in zip(("calls", "modules", "made"), BUDGET[store, way], strict=True):
         assert one[name] <= most, (name, one["most"])
 
 

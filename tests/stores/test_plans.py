@@ -13,9 +13,9 @@ import pytest
 from semel.core.operations.requests import Applied, Lost, Release, Retake, StoreOperation
 from semel.core.records import State
 from semel.stores.base import system_clock
-from semel.stores.sql.plans import plan
+from semel.stores.sql.plans import Plan, plan
 from semel.stores.sqlite import SqliteBackend
-from semel.stores.sqlite.connection import execute
+from semel.stores.sqlite.connection import run
 from semel.testing.contract.records import MINUTE, claim, new_fence, new_identity
 from tests.waiting import PATIENCE
 
@@ -30,17 +30,19 @@ def backend(tmp_path: Path) -> Iterator[SqliteBackend]:
 
 def interrupted(path: Path, op: StoreOperation[Any], between: Callable[[], object]) -> Any:
     """Statement by statement, as a server would get them; others come after the first."""
-    steps = plan(op)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        statement = next(steps)
-        rows = execute(connection, statement, system_clock())
+
+    def steps() -> Plan[Any]:
+        rest = plan(op)
+        rows = yield next(rest)
         between()
         try:
             while True:
-                statement = steps.send(rows)
-                rows = execute(connection, statement, system_clock())
+                rows = yield rest.send(rows)
         except StopIteration as end:
             return end.value
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        return run(connection, steps(), system_clock())
 
 
 def test_a_release_that_is_overtaken_by_its_own_late_claim_takes_it_back(

@@ -27,6 +27,7 @@ from semel.core.records import (
     State,
 )
 from semel.core.states import TABLE, RecordEvent, sources
+from semel.core.stored.packed import packed_fingerprint
 from semel.errors import SchemaError, StoreCorrupt
 from semel.stores.sql import migration as migrate
 from semel.stores.sql import plans, rows
@@ -478,6 +479,18 @@ GOOD: tuple[Any, ...] = (
 )
 
 
+PACKED = packed_fingerprint(f"v1.{'x' * 21}A")
+USUAL: dict[str, tuple[Any, ...]] = {
+    "as it was kept before": GOOD,
+    "answered": (*GOOD[:3], PACKED, *GOOD[4:]),
+    "just claimed": (
+        *(GOOD[0], STATE_NUMBERS[State.IN_PROGRESS], GOOD[2], PACKED, b"", GOOD[5], 1, 3),
+        *(None, None, None, None, None, 4),
+    ),
+}
+"""The last two take the short way through `rows.record`."""
+
+
 def test_a_good_row_is_a_record() -> None:
     record, now = rows.record_and_now([GOOD])
     assert now == 4
@@ -505,6 +518,7 @@ def test_a_good_row_is_a_record() -> None:
         (2, bytes(15)),
         (2, None),
         (3, None),
+        (3, b""),
         (4, "text"),
         (5, "perhaps"),
         (6, None),
@@ -520,10 +534,23 @@ def test_a_good_row_is_a_record() -> None:
         (13, None),
     ],
 )
-def test_a_row_that_cannot_be_true_is_corrupt(column: int, value: object) -> None:
-    row = (*GOOD[:column], value, *GOOD[column + 1 :])
+@pytest.mark.parametrize("usual", USUAL)
+def test_a_row_that_cannot_be_true_is_corrupt(usual: str, column: int, value: object) -> None:
+    good = USUAL[usual]
+    if value is None and good[column] is None:
+        return  # as it is anyway
     with pytest.raises(StoreCorrupt):
-        rows.record_and_now([row])
+        rows.record_and_now([(*good[:column], value, *good[column + 1 :])])
+
+
+@pytest.mark.parametrize("usual", ["answered", "just claimed"])
+def test_the_short_way_through_a_row_leads_where_the_long_one_does(
+    usual: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = rows.record(USUAL[usual])
+    assert short.fingerprint == f"v1.{'x' * 21}A"
+    monkeypatch.setattr(rows, "_USUAL", {})
+    assert rows.record(USUAL[usual]) == short
 
 
 @pytest.mark.parametrize("changed", [{1: "in_progress"}, {1: "unknown"}, {1: "pending"}])

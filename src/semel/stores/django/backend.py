@@ -307,10 +307,9 @@ def migrate(wrapper: Any) -> None:
     wrapper.ensure_connection()
     # With the driver itself: Django's cursors rewrite parameters.
     if engine == "sqlite":
-        from semel.stores.sqlite.connection import execute
+        from semel.stores.sqlite.connection import run
 
-        now = base.system_clock()
-        drive(upgrade(dialect(engine)), lambda step: execute(wrapper.connection, step, now))
+        run(wrapper.connection, upgrade(dialect(engine)), base.system_clock())
     else:
         from semel.stores.postgres.backend import PostgresSchema
 

@@ -23,6 +23,7 @@ from semel.stores.sql.statements import Done, Plan, Statement, act_params, clock
 __all__ = ["Plan", "Row", "Rows", "Statement", "plan"]
 
 R = TypeVar("R")
+C = TypeVar("C", ops.Claim, ops.Accept)
 
 CLAIM_TRIES: Final = 5
 """A claim that neither inserted nor found a record saw a rival come and go. Five times in a row
@@ -62,33 +63,33 @@ def _described(op: ops.Claim | ops.Accept) -> dict[str, object]:
 
 
 def _claim(op: ops.Claim) -> Plan[ops.Claimed | ops.Found | ops.Stale]:
-    found = yield from _insert_or_read("claim", op, {**_described(op), "lease": op.lease})
-    return ops.Stale() if found is None else claim_reply(op, *found)
+    return _insert_or_read("claim", op, {**_described(op), "lease": op.lease}, claim_reply)
 
 
 def _accept(op: ops.Accept) -> Plan[ops.Accepted | ops.Found | ops.Stale]:
-    found = yield from _insert_or_read("accept", op, {**_described(op), "patience": op.patience})
-    if found is None:
-        return ops.Stale()
-    record, now = found
+    params = {**_described(op), "patience": op.patience}
+    return _insert_or_read("accept", op, params, _accept_reply)
+
+
+def _accept_reply(op: ops.Accept, record: Record, now: Micros) -> ops.Accepted | ops.Found:
     if record.fence == op.fence and record.state is State.PENDING:
         return ops.Accepted(now)
     return ops.Found(record, now)
 
 
 def _insert_or_read(
-    name: str, op: ops.Claim | ops.Accept, params: dict[str, object]
-) -> Plan[tuple[Record, Micros] | None]:
-    """The new or the existing record; None when the key is too old to start one."""
+    name: str, op: C, params: dict[str, object], reply: Callable[[C, Record, Micros], R]
+) -> Plan[R | ops.Stale]:
+    """``reply`` to the new or the existing record; Stale when the key is too old to start one."""
     for _ in range(CLAIM_TRIES):
         rows = yield Statement(name, params)
         if not rows:
             rows = yield Statement("read", {"identity": op.identity})
         record, now = read.record_and_now(rows)
         if record is not None:
-            return record, now
+            return reply(op, record, now)
         if op.fresh_until is not None and op.fresh_until < now:
-            return None
+            return ops.Stale()
     raise StoreUnavailable("the record came and went at every try to claim it", applied=False)
 
 

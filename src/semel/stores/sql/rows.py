@@ -49,7 +49,6 @@ _ON_LAPSE: dict[object, OnLapse] = {
     **{number: choice for choice, number in ON_LAPSE_NUMBERS.items()},
     **{choice.value: choice for choice in OnLapse},
 }
-_COMPLETED = State.COMPLETED
 COMPLETED: Final = STATE_NUMBERS[State.COMPLETED]
 IN_PROGRESS: Final = STATE_NUMBERS[State.IN_PROGRESS]
 _UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
@@ -190,24 +189,26 @@ def record_and_now(rows: Rows) -> tuple[Record | None, Micros]:
     return (None if row[0] is None else record(row)), now
 
 
-_ANSWERED = (
-    *(bytes, int, bytes, bytes, bytes, int, int, type(None), int, int, bytes),
-    *(type(None), type(None)),
-)
-"""What the columns of a completed record hold, as nearly all that are read."""
+_FIRST: Final = (bytes, int, bytes, bytes, bytes, int, int)
+_NULL: Final = type(None)
+_USUAL: Final[dict[tuple[type, ...], State]] = {
+    (*_FIRST, _NULL, int, int, bytes, _NULL, _NULL): State.COMPLETED,
+    (*_FIRST, int, _NULL, _NULL, _NULL, _NULL, _NULL): State.IN_PROGRESS,
+}
+"""What the columns hold of nearly all records that are read: answered ones, and new ones."""
 
 
 def record(row: Row) -> Record:
     """A record from the first thirteen columns."""
     row = row[:13]
-    if row[1] == COMPLETED and tuple(map(type, row)) == _ANSWERED:
-        name, _, fence, mark, fields, lapse, made, _, ends, forgotten, answer, _, _ = row
+    state = _USUAL.get(tuple(map(type, row)))
+    if state is not None and _STATES.get(row[1]) is state:
+        name, _, fence, mark, fields, lapse, made, until, ends, forgotten, *rest = row
         on = _ON_LAPSE.get(lapse)
-        if on is not None and len(name) == 32 and len(fence) == 16:  # else see what is wrong
-            said, done = unpacked_fingerprint(mark), _COMPLETED
-            return Record(
-                name, done, fence, said, fields, on, made, None, ends, forgotten, answer, None
-            )
+        if on is not None and mark and len(name) == 32 and len(fence) == 16:  # else see below
+            said = unpacked_fingerprint(mark)
+            times = made, until, ends, forgotten
+            return Record(name, state, fence, said, fields, on, *times, rest[0], None)
     cells = _RECORD.read(row)
     # An expired one has no digests, an erased one no fingerprint either.
     cells[3], cells[4] = cells[3] or "", cells[4] or b""

@@ -209,6 +209,9 @@ class _AsyncSqliteStore:
     def __init__(self, backend: SqliteBackend, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._backend = backend
+        call_soon: Any = loop.call_soon_threadsafe
+        # Raises when the loop is closed: the work is done, and nobody waits.
+        self._deliver = partial(call_soon, self._settle)
         self._leaving: list[_LoopJob] = []
         self._waiting: deque[_LoopJob] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -256,10 +259,6 @@ class _AsyncSqliteStore:
         leaving = [job for job in self._leaving if not job.future.done()]
         self._leaving = []
         self._backend.submit(*leaving)
-
-    def _deliver(self, jobs: Sequence[WriterJob]) -> None:
-        # Raises when the loop is closed: the work is done, and nobody waits.
-        self.loop.call_soon_threadsafe(self._settle, jobs)
 
     def _settle(self, jobs: Sequence[WriterJob]) -> None:
         for job in cast("Sequence[_LoopJob]", jobs):

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -196,20 +196,14 @@ def roll_back(connection: sqlite3.Connection) -> bool:
     return not connection.in_transaction
 
 
-def execute(
-    connection: sqlite3.Connection, statement: Statement | migration.Ddl, now: Micros
+def _execute_parts(
+    connection: sqlite3.Connection, parts: Sequence[str], params: Mapping[str, object]
 ) -> Rows:
-    """The rows of a statement. Of one in parts, inside the open transaction, all run or none, and
-    the rows are those of the last."""
-    if isinstance(statement, migration.Ddl):
-        return connection.execute(statement.text).fetchall()
-    params = {**statement.params, "now": now}
-    if statement.name not in PARTS:
-        return connection.execute(TEXTS[statement.name], params).fetchall()
+    """The rows of the last part. Inside the open transaction, all parts run or none."""
     rows: Rows = []
     connection.execute("SAVEPOINT semel_parts")
     try:
-        for part in PARTS[statement.name]:
+        for part in parts:
             rows = connection.execute(part, params).fetchall()
     except sqlite3.Error as error:
         if not spoils_transaction(error):
@@ -229,7 +223,15 @@ def run(
     try:
         statement = next(plan)
         while True:
-            statement = plan.send(execute(connection, statement, now))
+            rows: Rows
+            if isinstance(statement, migration.Ddl):
+                rows = connection.execute(statement.text).fetchall()
+            elif (name := statement.name) in PARTS:
+                rows = _execute_parts(connection, PARTS[name], {**statement.params, "now": now})
+            else:
+                params = {**statement.params, "now": now}
+                rows = connection.execute(TEXTS[name], params).fetchall()
+            statement = plan.send(rows)
     except StopIteration as done:
         reply: R = done.value
         return reply

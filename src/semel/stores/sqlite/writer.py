@@ -62,7 +62,7 @@ class WriterJob:
     __slots__ = ("deliver", "error", "op", "reply", "taken", "withdrawn", "writer")
 
     def __init__(
-        self, op: StoreOperation[Any], deliver: Callable[[Sequence[WriterJob]], None]
+        self, op: StoreOperation[Any], deliver: Callable[[Sequence[WriterJob]], object]
     ) -> None:
         self.op = op
         self.deliver = deliver
