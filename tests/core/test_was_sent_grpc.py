@@ -50,6 +50,10 @@ class Till(grpc.GenericRpcHandler):
                 raise ValueError("a bug")
             case b"wait":
                 self.over.wait()
+            case b"again":
+                first = self.charges == [b"again"]
+                code = grpc.StatusCode.UNAVAILABLE if first else grpc.StatusCode.ALREADY_EXISTS
+                context.abort(code, "charged")
             case b"large":
                 return bytes(5_000_000)  # a client takes 4 MiB
             case _:
@@ -104,8 +108,8 @@ def test_a_status_of_the_servers_is_never_taken_for_not_sent(
     error = failure(call, f"127.0.0.1:{till[1]}", code.encode())
     assert till[0].charges == [code.encode()]
     assert classify(error) is AT_LEAST[code]
-    # Only the other side gives these two, so it did answer; the rest may be the client's own.
-    answered = code in ANSWERED_CODES | {"ABORTED", "DATA_LOSS"}
+    # Only the other side gives these three, so it did answer; the rest may be the client's own.
+    answered = code in ANSWERED_CODES | {"ABORTED", "ALREADY_EXISTS", "DATA_LOSS"}
     assert is_ambiguous(error) is not answered
 
 
@@ -189,6 +193,16 @@ def test_failed_to_connect_may_follow_a_try_that_was_sent(call: Call) -> None:
         error: Any = failure(call, target, AMOUNT, PATIENCE, (("grpc.service_config", RETRIES),))
     assert AMOUNT in provider.received[0]
     assert "failed to connect to all addresses" in error.details()
+    assert classify(error) is WasSent.AMBIGUOUS
+
+
+@BOTH
+def test_what_exists_already_may_be_of_a_try_before(till: tuple[Till, int], call: Call) -> None:
+    """The channel tries again by itself, and shows the last answer only."""
+    options = (("grpc.service_config", RETRIES),)
+    error: Any = failure(call, f"127.0.0.1:{till[1]}", b"again", PATIENCE, options)
+    assert till[0].charges == [b"again", b"again"]
+    assert error.code().name == "ALREADY_EXISTS"
     assert classify(error) is WasSent.AMBIGUOUS
 
 

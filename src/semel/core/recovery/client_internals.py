@@ -166,6 +166,9 @@ PREPARING: Final[frozenset[Place]] = frozenset(
 )
 """Functions that make the request of a first try, and of no other."""
 
+OPENED: Final[Place] = ("urllib.request", "OpenerDirector.open")
+"""Called for each try: from within the first one, where that led to a second."""
+
 Tries = Sequence[Any] | None
 """What was tried before, as the client noted it; None when that cannot be read."""
 
@@ -178,9 +181,13 @@ def _history(names: Mapping[str, Any]) -> Tries:
     return _noted(names.get("history"))
 
 
-def _history_of_aiohttp(names: Mapping[str, Any]) -> Tries:
+def _sent_once_by_aiohttp(method: object) -> bool:
     """aiohttp sends idempotent methods once more when a kept connection turns out to be dead."""
-    once = names.get("method") in ("POST", "PATCH")
+    return method in ("POST", "PATCH")
+
+
+def _history_of_aiohttp(names: Mapping[str, Any]) -> Tries:
+    once = _sent_once_by_aiohttp(names.get("method"))
     return _history(names) if once or names.get("retry_persistent_connection") is True else None
 
 
@@ -200,6 +207,17 @@ def _noted_by_pools(names: Mapping[str, Any]) -> Tries:
     return getattr(cast("dict[str, Any]", options).get("retries"), "history", ())
 
 
+def tries_before_answer(error: BaseException) -> Tries:
+    """Redirects, passwords that were asked for and retries, as an error with a status has them."""
+    response: Any = getattr(error, "response", None)
+    history = _noted(getattr(error if response is None else response, "history", None))
+    asked: Any = getattr(error, "request_info", None)
+    if history is None or (asked is not None and not _sent_once_by_aiohttp(asked.method)):
+        return None
+    retries = getattr(getattr(response, "raw", None), "retries", None)  # of requests
+    return [*history, *getattr(retries, "history", ())]
+
+
 TRIES: Final[Mapping[Place, Callable[[Mapping[str, Any]], Tries]]] = {
     **{
         (f"{package}._client", f"{kind}.{name}"): _history
@@ -211,7 +229,7 @@ TRIES: Final[Mapping[Place, Callable[[Mapping[str, Any]], Tries]]] = {
     ("urllib3.poolmanager", "PoolManager.urlopen"): _noted_by_pools,
     ("urllib3.connectionpool", "HTTPConnectionPool.urlopen"): _noted_by_pool,
     ("aiohttp.client", "ClientSession._request"): _history_of_aiohttp,
-    ("urllib.request", "OpenerDirector.open"): _until("req", "response"),
+    OPENED: _until("req", "response"),
     **dict.fromkeys(CONNECTING | PREPARING, lambda _: ()),
 }
 """How to read, from a function's variables, what it tried before. Without one there is no proof."""

@@ -134,14 +134,15 @@ KNOWN: Final[Mapping[str, Mapping[str, Rule]]] = {
     "grpc": {"RpcError": By.CODE, "FutureTimeoutError": _MAYBE, "FutureCancelledError": _MAYBE},
 }
 
-# Codes that only the other side gives, as an answer. Not RESOURCE_EXHAUSTED: the client says so
-# itself when the answer is larger than it takes. Not UNAVAILABLE, whatever its text: with a retry
-# policy "failed to connect to all addresses" is the last try's, after others had been sent.
+# Codes that only the other side gives, to refuse. Not ALREADY_EXISTS, as no 409: an earlier try may
+# have made what exists, and a channel with a retry policy does not show it. Not RESOURCE_EXHAUSTED:
+# the client says so itself when the answer is larger than it takes. Not UNAVAILABLE, whatever its
+# text: with a retry policy "failed to connect to all addresses" is the last try's, after others had
+# been sent.
 ANSWERED_CODES: Final = frozenset(
     {
         "INVALID_ARGUMENT",
         "NOT_FOUND",
-        "ALREADY_EXISTS",
         "PERMISSION_DENIED",
         "UNAUTHENTICATED",
         "FAILED_PRECONDITION",
@@ -149,7 +150,7 @@ ANSWERED_CODES: Final = frozenset(
         "UNIMPLEMENTED",
     }
 )
-_FAILURE_CODES: Final = frozenset({"ABORTED", "DATA_LOSS"})
+_FAILURE_CODES: Final = frozenset({"ABORTED", "ALREADY_EXISTS", "DATA_LOSS"})
 """Given by the other side as well, but they leave open what was done before."""
 
 _NETWORK_ERRORS: Final = frozenset(
@@ -239,10 +240,6 @@ def _own(error: BaseException) -> WasSent | None:
     return WasSent.ANSWERED if WasSent.ANSWERED in found else WasSent.NOT_SENT
 
 
-_CONFLICT: Final = 409
-"""Providers say so of a key that is in use: a request with it may be under way there."""
-
-
 # ── one exception ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -256,9 +253,9 @@ def _kind(error: BaseException) -> WasSent | None:
         return _kind_of_system(error)
     match _rule(error):
         case By.STATUS:
-            status = _status(error)
-            surely = status is not None and status < 500 and status != _CONFLICT
-            return WasSent.ANSWERED if surely else WasSent.AMBIGUOUS
+            earlier = _tries_before_answer(error)
+            first = earlier is not None and all(map(_left_nothing, earlier))
+            return WasSent.ANSWERED if first and _is_refusal(error) else WasSent.AMBIGUOUS
         case By.CODE:
             return WasSent.ANSWERED if _code(error) in ANSWERED_CODES else WasSent.AMBIGUOUS
         case By.WITHIN:
@@ -303,10 +300,41 @@ def _within(error: BaseException) -> Iterator[BaseException]:
         yield from (each for each in (*named, *error.args) if isinstance(each, BaseException))
 
 
-def _status(error: BaseException) -> int | None:
-    """The status of the answer, where there was a final one."""
-    response = getattr(error, "response", None)
-    for owner, name in ((response, "status_code"), (error, "status"), (error, "code")):
+_CONFLICT: Final = 409
+"""Providers say so of a key that is in use: a request with it may be under way there."""
+
+
+def _is_refusal(answered: object) -> bool:
+    """Whether an answer says that nothing was done.
+
+    A success does not, though a client may fail over it: its body was no JSON. Nor does a redirect,
+    by which providers lead to a receipt.
+    """
+    status = _status(answered)
+    return status is not None and 400 <= status < 500 and status != _CONFLICT
+
+
+def _left_nothing(tried: Any) -> bool:
+    """Whether a try that a client has noted was refused, or never sent."""
+    error = getattr(tried, "error", None)
+    return _is_refusal(tried) if error is None else _by_class(error) is WasSent.NOT_SENT
+
+
+def _tries_before_answer(error: BaseException) -> internals.Tries:
+    """What the client had sent before this was answered; None where that cannot be read.
+
+    Of a charge that was redirected to its receipt, the last answer is about the receipt.
+    """
+    if _package(type(error)) == "urllib":
+        opened = [frame for frame in _frames(error) if internals.place(frame) == internals.OPENED]
+        return () if len(opened) == 1 else None
+    return internals.tries_before_answer(error)
+
+
+def _status(answered: object) -> int | None:
+    """The status of an error's answer, or of an answer, where it is a final one."""
+    owners = ((getattr(answered, "response", None), "status_code"),)
+    for owner, name in (*owners, *((answered, name) for name in ("status_code", "status", "code"))):
         status = getattr(owner, name, None)
         if isinstance(status, int) and status >= 200:
             return status
