@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from semel.check import openapi
 from semel.cli.commands import semel
 from tests.check.zoo.server import Shop, serving
-from tests.check.zoo.wrong import IgnoresTheBody, KeepsCookies
+from tests.check.zoo.wrong import IgnoresTheBody, KeepsCookies, TakesEmptyKeys
+from tests.waiting import PATIENCE
 
 TOKEN = "sk_live_51HsemelSECRETtoken"
 BODY = '{"amount": 100, "currency": "EUR"}'
@@ -130,7 +132,7 @@ def test_the_contract_is_found_out(origin: str) -> None:
     assert done.exit_code == 0
     facts = dict(
         line.split("  ", 1)
-        for line in done.output.partition("POST /PAYMENTS")[2].splitlines()
+        for line in done.output.partition("POST /payments")[2].splitlines()
         if "  " in line
     )
     said = {name.strip(): text.strip() for name, text in facts.items()}
@@ -201,6 +203,18 @@ def test_what_is_not_understood_is_refused(
     done = run(origin, *arguments)
     assert done.exit_code == 2, done.output
     assert sentence in done.output
+
+
+def test_an_address_without_http_is_told_how_it_begins() -> None:
+    done = run("127.0.0.1:8000")
+    assert done.exit_code == 2
+    assert "begins with http://" in done.output
+
+
+def test_an_empty_key_is_shown_as_one() -> None:
+    with serving(TakesEmptyKeys()) as origin:
+        done = run(origin, "--only", "key.empty")
+    assert "key (empty): 201" in done.output
 
 
 def test_credentials_in_the_url_are_refused() -> None:
@@ -280,7 +294,10 @@ def test_the_operations_of_an_openapi_document_that_take_keys(origin: str, tmp_p
     assert sent == {"amount": 50, "currency": "EUR"}
 
 
-def test_a_text_with_a_pattern_is_made_by_a_library(origin: str, tmp_path: Path) -> None:
+def test_a_text_with_a_pattern_is_made_by_a_library(
+    origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openapi, "PATTERN_TIMEOUT", PATIENCE)
     document = json.loads(json.dumps(OPENAPI))
     currency = {"type": "string", "pattern": "^[A-Z]{3}$"}
     document["components"]["schemas"]["P"]["properties"]["currency"] = currency

@@ -78,7 +78,8 @@ class CheckReport:
         """The whole run in a sentence."""
         counts = [f"{self.count(each)} {each}" for each in CheckVerdict if self.count(each)]
         sums = ", ".join(counts) or "nothing was tried"
-        return f"{sums}; {self.requests} requests in {self.seconds:.1f} s"
+        requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
+        return f"{sums}; {requests} in {self.seconds:.1f} s"
 
     def first_lines(self) -> list[str]:
         """What is said first: the contract against the API, what is missing, the counts."""

@@ -24,7 +24,7 @@ def allowed_origin(url: str, allowed: Collection[str]) -> SplitResult:
     except ValueError as error:
         raise ConfigurationError(f"{url!r:.200} is no URL: {error}") from error
     if not known or not parts.hostname:
-        raise ConfigurationError(f"{url!r:.200} is no http or https URL")
+        raise ConfigurationError(f"{url!r:.200} is no http or https URL: it begins with http://")
     if parts.username or parts.password:
         raise ConfigurationError("give credentials with --as, not in the URL, which is reported")
     host = parts.hostname.lower()

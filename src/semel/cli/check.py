@@ -135,7 +135,7 @@ def _say_report(report: CheckReport, discovered: bool, as_json: bool) -> None:
     shown = report.redactor()
     for name, facts in report.facts.items() if discovered else ():
         rows = [(what, shown.text(said)) for what, said in facts.items()]
-        output.say_table((shown.text(name).upper(), ""), rows)
+        output.say_table((shown.text(name), ""), rows)
     output.say("")
     *first, counts = report.first_lines()
     for line in first:
@@ -173,13 +173,17 @@ def _say_result(result: ProbeResult, shown: Redactor, *, many: bool) -> None:
     where = f"{shown.text(result.operation)}  " if many else ""
     output.say(verdict, f"  {where}{result.name:<17} {shown.text(result.reason)}")
     for one in result.evidence[-SHOWN:] if word == "broken" else ():
-        keys = [text for name, text in one.request.headers if name.lower() == "idempotency-key"]
+        sent_keys = [
+            text or "(empty)"
+            for name, text in one.request.headers
+            if name.lower() == "idempotency-key"
+        ]
         got = shown.text(one.note)
         if one.answer is not None:
             got = f"{one.answer.status} {shown.body(one.answer.body, LONGEST)}"
         sent = f"{one.request.method} {shown.text(one.request.target)} "
         sent += shown.body(one.request.body, LONGEST)
-        output.say(f"{'':<16}{sent}, key {shown.text(', '.join(keys) or 'none')}: {got}")
+        output.say(f"{'':<16}{sent}, key {shown.text(', '.join(sent_keys) or 'none')}: {got}")
 
 
 def _say_plan(options: CheckOptions, probes: list[Any], as_json: bool) -> None:
@@ -287,9 +291,12 @@ def _operations(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
 
 def _parts(url: str) -> SplitResult:
     try:
-        return urlsplit(url)
+        parts = urlsplit(url)
     except ValueError as error:
         raise ConfigurationError(f"{url!r:.200} is no URL: {error}") from error
+    if not parts.netloc:
+        raise ConfigurationError(f"{url!r:.200} is no http or https URL: it begins with http://")
+    return parts
 
 
 def _of_openapi(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:

@@ -385,7 +385,11 @@ def identity_of(operator: Operator, text: str) -> Identity:
     """The whole identity, or the only one that begins so."""
     digits = text.lower()
     if not digits or set(digits) - set("0123456789abcdef") or len(digits) > 64:
-        fail("IDENTITY is written in hexadecimal, as the list shows it", MISUSED)
+        fail(
+            "IDENTITY is written in hexadecimal, as `semel keys list` shows it. Of a client's key, "
+            "`semel keys show --key KEY --path PATH` says the identity",
+            MISUSED,
+        )
     if len(digits) == 64:
         return Identity(bytes.fromhex(digits))
     if len(digits) < LEAST:

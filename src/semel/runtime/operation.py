@@ -463,7 +463,10 @@ def fitting_operation() -> Operation | AsyncOperation:
 def _its_run(asked: str) -> Run:
     run = _run.get()
     if run is None:
-        raise LookupError(f"{asked}: no request with an Idempotency-Key is running here")
+        raise LookupError(
+            f"{asked}: no request with an Idempotency-Key is running here. "
+            "If the handler cannot do without one, say required=True in its policy"
+        )
     return run
 
 
