@@ -102,7 +102,11 @@ def hidden(page: str) -> dict[str, Any]:
 
 def dead_effect(scene: Scene, key: str, error: str = "refused") -> None:
     scene.harness.perform(ops.Enqueue(key, None, "mail", b'{"card":"4242"}'))
-    fence = Fence(key.encode().ljust(16)[:16])
+    dies(scene, key, error)
+
+
+def dies(scene: Scene, key: str, error: str) -> None:
+    fence = Fence(f"{key} {error}".encode().ljust(16)[:16])
     scene.harness.perform(ops.TakeEffects(fence, ("mail",), 1, MINUTE))
     scene.harness.perform(ops.MarkFailed(key, fence, error, None))
 
@@ -427,7 +431,9 @@ def test_what_the_provider_sent_is_beside_it(scene: Scene) -> None:
 
 def test_probes_of_many_are_asked_and_each_has_its_result(scene: Scene) -> None:
     def ask(inquiry: Any) -> Happened | CannotTell:
-        return CannotTell("down") if inquiry.path == "/bad" else Happened()
+        return CannotTell("down") if inquiry.path in down else Happened()
+
+    down = ["/bad"]
 
     scene.guard.policy = ietf(probe=ask)
     good, bad = scene.unknown(path="/good"), scene.unknown(path="/bad")
@@ -446,6 +452,13 @@ def test_probes_of_many_are_asked_and_each_has_its_result(scene: Scene) -> None:
     assert "Not done: 2 of 2." in page
     alone = desk.document(f"unknown/{bad.hex()}/probe")
     assert (alone.status_code, alone.json()["failed"]) == (409, ["Not done: down."])
+    down.clear()
+    desk.document(f"unknown/{bad.hex()}/probe")
+    told = {(each.by, each.reason) for each in Operator(scene.guard).audit()}
+    assert told == {
+        ("probe POST /bad", "happened: asked by operator ada"),
+        ("probe POST /good", "happened: asked by operator ada: back"),
+    }
 
 
 # ── dead letters ──────────────────────────────────────────────────────────────────────────────────
@@ -465,6 +478,36 @@ def test_the_list_that_was_shown_is_tried_again_and_nothing_else(scene: Scene) -
     assert page.count('s-completed">done') == page.count('s-refused">not done') == 1
     left = {each.key for each in Operator(scene.guard).list_dead()}
     assert left == {"other", "three"}
+
+
+@WITH_OUTBOX
+@pytest.mark.parametrize("path", ["outbox/retry", "outbox/drop"])
+def test_an_effect_that_has_died_again_is_left(scene: Scene, path: str) -> None:
+    """Also when the form is sent a second time, by a double click or by going back."""
+    dead_effect(scene, "one")
+    desk = Desk(scene)
+    asked = hidden(desk.post(path, every="yes", reason="it is back").text)
+    scene.travel(MINUTE)
+    Operator(scene.guard).retry_dead("one", by="bob", reason="x")
+    dies(scene, "one", "again")
+    answer = desk.post(path, **asked)
+    assert (answer.status_code, "Not done: 1 of 1." in answer.text) == (409, True)
+    assert [each.key for each in Operator(scene.guard).list_dead()] == ["one"]
+
+
+@WITH_OUTBOX
+def test_where_more_fit_than_one_act_is_about_the_page_says_so(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.console.screens.outbox.MOST", 2)
+    desk = Desk(scene)
+    for number in range(3):
+        page = desk.post("outbox/drop", every="yes", reason="x").text
+        assert ("there are more, for another act" in page) == (number > 2)
+        dead_effect(scene, f"key-{number}")
+    page = desk.post("outbox/drop", every="yes", reason="x").text
+    assert "there are more, for another act" in page
+    assert [each.partition(":")[2] for each in hidden(page)["item"]] == ["key-2", "key-1"]
 
 
 @WITH_OUTBOX

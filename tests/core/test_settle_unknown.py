@@ -133,6 +133,6 @@ def test_who_asks_about_a_dead_letter_does_not_bring_it_back_to_life() -> None:
     told = Script(Inquire=ops.Applied(State.UNKNOWN, NOW), Ask=CannotTell())
     dead = replace(case(), due_at=None)
     doubt = Doubt(dead, NOW, TERMS, "charge", lambda _: CannotTell())
-    assert isinstance(told.play(reconcile(doubt, FENCE, 1.0, insist=True)), Undecided)
+    assert isinstance(told.play(reconcile(doubt, FENCE, 1.0, asker="operator ann")), Undecided)
     assert told.kinds == [ops.Inquire, ops.Ask]
     assert told.one(ops.Inquire).again_in is None

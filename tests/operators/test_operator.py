@@ -97,7 +97,7 @@ class TestSettling:
             Operator(quick.guard).settle(NOBODY, Absent(final=True), by="ann", reason="seen")
             is None
         )
-        assert Operator(quick.guard).probe_now(NOBODY) is None
+        assert Operator(quick.guard).probe_now(NOBODY, by="ann") is None
         assert Operator(quick.guard).bury(NOBODY, by="ann", reason="x") is None
 
     def test_a_colleague_was_faster(self, scene: Scene) -> None:
@@ -116,17 +116,17 @@ class TestAsking:
 
         scene.guard.policy = ietf(probe=probe)
         identity = scene.unknown(probe_after=None)
-        assert isinstance(Operator(scene.guard).probe_now(identity), Settled)
+        assert isinstance(Operator(scene.guard).probe_now(identity, by="ann"), Settled)
 
     def test_one_that_cannot_tell(self, quick: Scene) -> None:
         quick.guard.policy = ietf(probe=lambda _: CannotTell("down"))
-        came = Operator(quick.guard).probe_now(quick.unknown())
+        came = Operator(quick.guard).probe_now(quick.unknown(), by="ann")
         assert isinstance(came, Undecided)
 
     def test_nobody_to_ask(self, quick: Scene) -> None:
         identity = quick.unknown()
         with pytest.raises(ConfigurationError):
-            Operator(quick.guard, object()).probe_now(identity)
+            Operator(quick.guard, object()).probe_now(identity, by="ann")
         assert quick.case(identity).tries == 0
 
 

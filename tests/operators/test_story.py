@@ -14,8 +14,9 @@ from semel.core.unknown.evidence import Absent, CannotTell, Happened
 from semel.core.unknown.settle_unknown import Passed, Settled, Undecided
 from semel.errors import ConfigurationError
 from semel.operators.approvals import Approvals, Intent, Irreversible, two_person_rule
-from semel.operators.bulk import DeadFilter, dead_effects, probe_each, retry_each
+from semel.operators.bulk import dead_effects, probe_each, retry_each
 from semel.operators.doubts import doubts
+from semel.operators.lists import EffectFilter
 from semel.operators.operator import Operator, sighting
 from semel.operators.story import Story, contents_of, evidence_text, story_of
 from tests.scene import DAY, HOUR, MINUTE, WITH_OUTBOX, Scene
@@ -228,7 +229,7 @@ def test_of_many_probes_one_that_fails_holds_up_no_other(quick: Scene) -> None:
         return Happened()
 
     quick.guard.policy = ietf(probe=ask)
-    results = list(probe_each(Operator(quick.guard), [bad, Identity(b"\xfe" * 32), good]))
+    results = list(probe_each(Operator(quick.guard), [bad, Identity(b"\xfe" * 32), good], by="ann"))
     assert [(each.name, each.done) for each in results] == [
         (bad.hex(), False),
         ("fe" * 32, False),
@@ -244,9 +245,11 @@ def test_of_a_list_that_was_agreed_to_each_has_its_result(scene: Scene) -> None:
     for each in taken.effects:
         scene.harness.perform(ops.MarkFailed(each.key, Fence(b"f" * 16), f"no {each.key}", None))
     operator = Operator(scene.guard)
-    assert [each.key for each in dead_effects(operator, DeadFilter(error="no t"))] == ["two"]
-    assert dead_effects(operator, DeadFilter(name="sms")) == []
-    agreed = sorted(each.key for each in dead_effects(operator, DeadFilter()))
+    assert [each.key for each in dead_effects(operator, EffectFilter(error="no t"))] == ["two"]
+    assert dead_effects(operator, EffectFilter(name="sms")) == []
+    agreed = sorted(
+        (each.key, each.dead_at or 0) for each in dead_effects(operator, EffectFilter())
+    )
     operator.drop_dead("one", by="cleo", reason="wrong")
     results = list(retry_each(operator, agreed, by="ann", reason="fixed"))
     assert [(each.name, each.done) for each in results] == [("one", False), ("two", True)]

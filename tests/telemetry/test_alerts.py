@@ -187,7 +187,7 @@ def unknown_outcomes(town: Town) -> None:
 
 def reconcile_failing(town: Town) -> None:
     identity = Identity(town.doubt("doubt"))
-    town.minutes(32, lambda: town.guard.operator().probe_now(identity))
+    town.minutes(32, lambda: town.guard.operator().probe_now(identity, by="ann"))
 
 
 def zombie_keys(town: Town) -> None:

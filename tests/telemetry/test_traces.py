@@ -105,7 +105,7 @@ async def test_a_search_finds_requests_duplicates_and_probes_of_a_key(
     await asyncio.to_thread(operator.look, identity)
     traced.knows = True
     if by == "operator":
-        await asyncio.to_thread(operator.probe_now, identity)
+        await asyncio.to_thread(operator.probe_now, identity, by="ann")
     else:
         reconciler = Reconciler(traced.guard, traced.app)
         while not (await reconciler.run_once()).done:

@@ -156,7 +156,7 @@ async def test_an_operator_is_told_whose_a_record_is(two: Callable[[str], Shop])
     await sent(plain(shipping))
     identity = shipping.case().record.identity
     with pytest.raises(UnknownRoute, match=r"route \* of the application 'shipping'.*--app"):
-        billing.guard.operator().probe_now(identity)
+        billing.guard.operator().probe_now(identity, by="ann")
 
 
 @pytest.mark.parametrize("path", ["/exports", "/invoices"])
@@ -382,9 +382,9 @@ async def test_what_is_done_once_under_its_own_policy_has_no_other_probe(shop: S
     identity = shop.case().record.identity
     operator = shop.guard.operator()
     with pytest.raises(UnknownRoute, match="once parcel"):
-        operator.probe_now(identity)
+        operator.probe_now(identity, by="ann")
     shop.guard.probe("parcel")(carrier)
-    assert isinstance(await asyncio.to_thread(operator.probe_now, identity), Settled)
+    assert isinstance(await asyncio.to_thread(operator.probe_now, identity, by="ann"), Settled)
 
 
 @pytest.mark.parametrize(("policy_asks", "registered"), [(0, 0), (1, 0), (0, 1)])

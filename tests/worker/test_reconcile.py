@@ -208,7 +208,9 @@ class TestPauses:
         identity = scene.unknown(probe_after=None)
         assert scene.case(identity).due_at is None
         provider = Provider(CannotTell())
-        assert isinstance(inspect(scene, doubt(scene, identity, provider), insist=True), Undecided)
+        assert isinstance(
+            inspect(scene, doubt(scene, identity, provider), asker="operator ann"), Undecided
+        )
         assert scene.case(identity).due_at is None
         assert len(provider.asked) == 1
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -17,7 +18,7 @@ from semel.cli.views import case_document, effect_document, print_document
 from semel.core.operations.outbox import FindEffect, Shelf
 from semel.core.records import Case, Effect, Micros
 from semel.errors import ConfigurationError
-from semel.operators.bulk import DeadFilter, dead_effects, retry_each
+from semel.operators.bulk import dead_effects, retry_each
 from semel.operators.lists import EffectFilter, effect_page
 from semel.stores.base import Store
 
@@ -134,8 +135,8 @@ def _dead(opened: Operator, wanted: dict[str, Any]) -> list[Effect]:
     """The dead effects that fit, newest first."""
     since: targets.Since | None = wanted["since"]
     then = 0 if since is None else since.moment(opened.now())
-    name, error = wanted["name"], wanted["error"]
-    return dead_effects(opened, DeadFilter(name, error, wanted["tried"] or 0, then))
+    fields = {field: wanted[field] for field in ("name", "error", "tried")}
+    return dead_effects(opened, EffectFilter(**fields), then)
 
 
 @dlq.command("list")
@@ -199,7 +200,7 @@ def retry(
     yes: bool,
     as_json: bool,
     wanted: dict[str, Any],
-    **act: str,
+    **act: Any,
 ) -> None:
     """Deliver the effect KEY again, from now on and with all its tries; or all that a filter finds.
 
@@ -213,15 +214,17 @@ def retry(
         if not opened.retry_dead(key, **act):
             output.fail("there is no such dead effect", output.FAILED)
         return output.print_result(as_json, {"key": key, "retried": True}, "it is tried again")
-    keys = [effect.key for effect in _dead(opened, wanted)]
-    if targets.act_on("tried again", keys, str, dry_run=dry_run, yes=yes):
-        _retry_all(opened, keys, act, as_json)
+    deaths = [(effect.key, effect.dead_at or 0) for effect in _dead(opened, wanted)]
+    if targets.act_on("tried again", deaths, itemgetter(0), dry_run=dry_run, yes=yes):
+        _retry_all(opened, deaths, act, as_json)
     return None
 
 
-def _retry_all(opened: Operator, keys: list[str], act: dict[str, str], as_json: bool) -> None:
+def _retry_all(
+    opened: Operator, deaths: list[tuple[str, Micros]], act: dict[str, Any], as_json: bool
+) -> None:
     results: list[dict[str, Any]] = []
-    for each in retry_each(opened, output.counted("retrying", keys), **act):
+    for each in retry_each(opened, output.counted("retrying", deaths), **act):
         results.append({"key": each.name, "retried": each.done, "said": each.said})
         if not as_json:
             output.say(f"{each.name}: {each.said}", err=not each.done)

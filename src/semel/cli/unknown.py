@@ -130,7 +130,9 @@ def probe(
         output.fail(said, output.MISUSED)
     if identity is not None:
         found = targets.find_record(operator, identity)
-        return _report(operator.probe_now(found.case.record.identity), as_json)
+        return _report(
+            operator.probe_now(found.case.record.identity, by=targets.current_user()), as_json
+        )
     identities = [case.record.identity for case, _ in targets.chosen_cases(operator, chosen)]
     if targets.act_on("asked about", identities, _short, dry_run=dry_run, yes=yes):
         _probe_all(operator, identities, as_json)
@@ -144,7 +146,8 @@ def _short(identity: Identity) -> str:
 def _probe_all(operator: Operator, identities: list[Identity], as_json: bool) -> None:
     """One after the other; what fails does not keep the others from being asked about."""
     results: list[dict[str, Any]] = []
-    for each in probe_each(operator, output.counted("asking", identities)):
+    asked = output.counted("asking", identities)
+    for each in probe_each(operator, asked, by=targets.current_user()):
         results.append({"identity": each.name, "settled": each.done, "said": each.said})
         if not as_json:
             output.say(f"{each.name[: targets.SHORT]}: {each.said}", err=not each.done)

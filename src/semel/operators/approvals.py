@@ -301,7 +301,7 @@ class Approvals:
             return ActResult(False, "it is no dead letter any more")
         if str(dead_at) != intent.seen:
             return ActResult(False, _CHANGED)
-        dropped = self._operator.drop_dead(intent.subject, by=by, reason=reason)
+        dropped = self._operator.drop_dead(intent.subject, by=by, reason=reason, died_at=dead_at)
         return ActResult(dropped, "deleted" if dropped else "it is no dead letter any more")
 
 

@@ -15,33 +15,19 @@ from semel.core.records import Effect, Identity, Micros, State
 from semel.core.unknown import settle_unknown
 from semel.core.unknown.probe import GivenUp, Inspection
 from semel.errors import SemelError, StoreError
+from semel.operators.lists import EffectFilter
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
 
 
-@frozen
-class DeadFilter:
-    """Which dead effects: every given field must fit."""
-
-    name: str | None = None
-    error: str | None = None
-    """A part of what the last error says."""
-    tried: int = 0
-    since: Micros = 0
-
-    def fits(self, effect: Effect) -> bool:
-        return (
-            self.name in (None, effect.name)
-            and (self.error is None or self.error in (effect.error or ""))
-            and effect.tries >= self.tried
-            and (effect.dead_at or 0) >= self.since
-        )
-
-
-def dead_effects(operator: Operator, wanted: DeadFilter) -> list[Effect]:
-    """The dead effects that fit, newest first."""
-    found = filter(wanted.fits, operator.list_dead())
+def dead_effects(operator: Operator, wanted: EffectFilter, since: Micros = 0) -> list[Effect]:
+    """The dead effects that fit and died since then, newest first."""
+    found = [
+        each
+        for each in operator.list_dead()
+        if wanted.fits(each, 0) and (each.dead_at or 0) >= since
+    ]
     return sorted(found, key=lambda each: -(each.dead_at or 0))
 
 
@@ -56,23 +42,25 @@ class ItemResult:
 
 
 def retry_each(
-    operator: Operator, keys: Iterable[str], *, by: str, reason: str
+    operator: Operator, deaths: Iterable[tuple[str, Micros]], *, by: str, reason: str
 ) -> Iterator[ItemResult]:
-    """Try dead effects again, one after the other."""
-    for key in keys:
+    """Try dead effects again, one after the other: each by its key, and when it died."""
+    for key, died_at in deaths:
         try:
-            retried = operator.retry_dead(key, by=by, reason=reason)
-            said = "it is tried again" if retried else "it is no dead letter any more"
+            retried = operator.retry_dead(key, by=by, reason=reason, died_at=died_at)
+            said = "it is tried again" if retried else "it is not dead any more, or died again"
         except StoreError as error:
             retried, said = False, f"not retried: {error}"
         yield ItemResult(key, retried, said)
 
 
-def probe_each(operator: Operator, identities: Iterable[Identity]) -> Iterator[ItemResult]:
+def probe_each(
+    operator: Operator, identities: Iterable[Identity], *, by: str, reason: str = ""
+) -> Iterator[ItemResult]:
     """Ask the probes of records in doubt, one after the other, and settle by what they say."""
     for identity in identities:
         try:
-            result = operator.probe_now(identity)
+            result = operator.probe_now(identity, by=by, reason=reason)
             settled, said = isinstance(result, settle_unknown.Settled), inspection_text(result)
         except SemelError as error:
             settled, said = False, f"not settled: {error}"

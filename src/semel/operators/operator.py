@@ -124,8 +124,13 @@ class Operator:
             emit_reconcile(self._guard, found.case, "settled", INFO, by="operator", state=state)
         return settlement
 
-    def probe_now(self, identity: Identity) -> Inspection | None:
-        """Ask its probe at once, however old it is; a dead letter stays one if nobody can tell."""
+    def probe_now(self, identity: Identity, *, by: str, reason: str = "") -> Inspection | None:
+        """Ask its probe at once, however old it is; a dead letter stays one if nobody can tell.
+
+        Where it settles the record, the audit has the probe, and says who had it asked and why.
+        """
+        said = by_operator(by, reason or "no reason")
+        asker = said.line if reason else said.by
         found = self.find(identity)
         if found is None:
             return None
@@ -133,7 +138,7 @@ class Operator:
         if doubt.probe is None:
             raise ConfigurationError(NOBODY)
         with self._guard.events.span("probe", identity):
-            inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, insist=True))
+            inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, asker=asker))
             report_inspection(self._guard, doubt, inspection)
         return inspection
 
@@ -373,21 +378,24 @@ class Operator:
         """Every effect that could not be delivered."""
         return effects(self._guard, ops.Shelf.DEAD)
 
-    def retry_dead(self, key: str, *, by: str, reason: str) -> bool:
-        """Try a dead effect again from now on; False when there is no such dead effect."""
-        return self._requeue("retried an effect", key, by, reason, drop=False)
+    def retry_dead(self, key: str, *, by: str, reason: str, died_at: Micros | None = None) -> bool:
+        """Try a dead effect again from now on; False when there is no such dead effect.
 
-    def drop_dead(self, key: str, *, by: str, reason: str) -> bool:
-        """Delete a dead effect for good; False when there is no such dead effect."""
-        return self._requeue("dropped an effect", key, by, reason, drop=True)
+        ``died_at``: the death that was decided on; one that has died again since is left.
+        """
+        return self._requeue(ops.Requeue(key, by_operator(by, reason), False, died_at), by, reason)
 
-    def _requeue(self, act: str, key: str, by: str, reason: str, *, drop: bool) -> bool:
+    def drop_dead(self, key: str, *, by: str, reason: str, died_at: Micros | None = None) -> bool:
+        """Delete a dead effect for good; ``died_at`` and what it returns as for `retry_dead`."""
+        return self._requeue(ops.Requeue(key, by_operator(by, reason), True, died_at), by, reason)
+
+    def _requeue(self, op: ops.Requeue, by: str, reason: str) -> bool:
         """Requeue or drop a dead effect. A store reports success for an absent key: look first."""
-        said = by_operator(by, reason)
-        found = self._ask(ops.FindEffect(key)).effects if self._has_outbox else ()
+        found = self._ask(ops.FindEffect(op.key)).effects if self._has_outbox else ()
         dead = next((effect for effect in found if effect.dead_at is not None), None)
-        if dead is None or not self._ask(ops.Requeue(key, said, drop=drop)).applied:
+        if dead is None or not self._ask(op).applied:
             return False
+        act = "dropped an effect" if op.drop else "retried an effect"
         self._emit(act, by, reason, None, effect=dead.name)
         return True
 

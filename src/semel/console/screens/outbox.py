@@ -10,11 +10,11 @@ from semel.console.screens.key import EffectRow, effect_row
 from semel.console.view import View
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Effect
+from semel.core.records import Effect, Micros
 from semel.errors import ConfigurationError, StoreError
 from semel.operators.approvals import ActResult, Intent, Irreversible
-from semel.operators.bulk import DeadFilter, dead_effects, retry_each
-from semel.operators.lists import QUICK_LOOK, EffectFilter, EffectPage, effect_page
+from semel.operators.bulk import retry_each
+from semel.operators.lists import LOOK, QUICK_LOOK, EffectFilter, EffectPage, effect_page
 
 PAGE: Final = 100
 _STATES: Final = (ops.Shelf.DEAD, ops.Shelf.WAITING, ops.Shelf.DELIVERED)
@@ -55,22 +55,18 @@ def show(view: View) -> OutboxPage:
 
 
 def _page(view: View, shelf: ops.Shelf) -> EffectPage:
-    dead = _filter(view.query)
-    wanted = EffectFilter(dead.name, tried=dead.tried, error=dead.error)
-    after = view.query.text("after")
+    store, after = view.guard.backend.blocking(), view.query.text("after")
     try:
-        return effect_page(
-            view.guard.backend.blocking(), shelf, wanted, PAGE, after, look=QUICK_LOOK
-        )
+        return effect_page(store, shelf, _filter(view.query), PAGE, after, QUICK_LOOK)
     except ConfigurationError:
         raise ConsoleRefusal(400, "There is no such page.") from None
 
 
-def _filter(given: Fields) -> DeadFilter:
+def _filter(given: Fields) -> EffectFilter:
     tried = given.text("tried") or "0"
     if not tried.isdecimal() or len(tried) > 9:
         raise ConsoleRefusal(400, "How often it was tried is a number.")
-    return DeadFilter(given.text("name"), given.text("error"), int(tried))
+    return EffectFilter(given.text("name"), tried=int(tried), error=given.text("error"))
 
 
 # ── acts ──────────────────────────────────────────────────────────────────────────────────────────
@@ -80,14 +76,13 @@ def retry(view: View) -> ActPage:
     """Try dead effects again: those selected, or all that fit; the list is frozen when shown."""
     if is_confirmed(view):
         said = {"by": view.user.name, "reason": view.reason()}
-        names = [each.partition(":")[2] for each in chosen(view)]
-        results = retry_each(view.operator, names, **said)
+        results = retry_each(view.operator, map(_death, chosen(view)), **said)
         told = (ActItem(each.name, None, each.said, each.done) for each in results)
         return outcomes(told, "outbox")
-    items = _listed(view)
+    items, rest = _listed(view)
     return confirm(
         *(view, f"Try {_count(len(items))} again?", "Try again", "outbox"),
-        warning="Each is delivered again from now on, with all its tries and the same key.",
+        warning=f"Each is delivered again from now on, with all its tries and the same key.{rest}",
         items=items,
     )
 
@@ -96,25 +91,40 @@ def drop(view: View) -> ActPage:
     """Delete dead effects: they are never delivered. By two persons where that is the rule."""
     if is_confirmed(view):
         return outcomes([_dropped(view, each) for each in chosen(view)], "outbox")
-    items = _listed(view)
+    items, rest = _listed(view)
     return confirm(
         *(view, f"Delete {_count(len(items))} for good?", "Delete", "outbox"),
-        warning="They will never be delivered. Who waits for them must learn it in another way.",
+        warning="They will never be delivered. Who waits for them must learn it in another way."
+        + rest,
         items=items,
     )
 
 
-def _listed(view: View) -> tuple[ActItem, ...]:
-    """What the act is about, with what is known of each at this moment."""
+def _listed(view: View) -> tuple[tuple[ActItem, ...], str]:
+    """What the act is about, each with its death; and a sentence where more fit than one act is
+    about. Those that fit are found as the page finds them, so it has shown what is listed here."""
+    store, rest = view.guard.backend.blocking(), ""
     if view.form.get("every"):
-        found = dead_effects(view.operator, _filter(view.form))[:MOST]
+        page = effect_page(store, ops.Shelf.DEAD, _filter(view.form), MOST, look=LOOK)
+        found = list(page.effects)
+        if page.after is not None:
+            rest = " These are the newest that fit; there are more, for another act."
     else:
-        found = [each for name in chosen(view) for each in _dead(view, name)]
+        keys = (_death(item)[0] for item in chosen(view))
+        read = (each for key in keys for each in store.perform(ops.FindEffect(key)).effects)
+        found = [each for each in read if each.dead_at is not None]
     if not found:
         raise ConsoleRefusal(409, "None of them is a dead letter any more.")
-    return tuple(
+    items = (
         ActItem(each.key, None, _said(each), value=f"{each.dead_at}:{each.key}") for each in found
     )
+    return tuple(items), rest
+
+
+def _death(item: str) -> tuple[str, Micros]:
+    """An effect's key, and when it died, as a form has them; 0: that is not said."""
+    at, _, key = item.partition(":")
+    return key, int(at) if at.isdecimal() and len(at) < 19 else 0
 
 
 def _said(effect: Effect) -> str:
@@ -135,8 +145,3 @@ def _dropped(view: View, item: str) -> ActItem:
 
 def _count(count: int) -> str:
     return "one effect" if count == 1 else f"{count:,} effects"
-
-
-def _dead(view: View, name: str) -> list[Effect]:
-    found = view.guard.backend.blocking().perform(ops.FindEffect(name.partition(":")[2])).effects
-    return [each for each in found if each.dead_at is not None]

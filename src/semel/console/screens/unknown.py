@@ -124,7 +124,8 @@ def _row(case: Case, now: Micros) -> DoubtRow:
 def probe_many(view: View) -> ActPage:
     """Ask the probes of those selected, or of all that fit; the list is frozen when it is shown."""
     if is_confirmed(view):
-        asked = probe_each(view.operator, [identity(each) for each in chosen(view)])
+        said = {"by": view.user.name, "reason": view.reason()}
+        asked = probe_each(view.operator, [identity(each) for each in chosen(view)], **said)
         return outcomes([_item(each.name, each) for each in asked], "unknown")
     names = _matching(view) if view.form.get("every") else chosen(view)
     return confirm(
@@ -223,7 +224,7 @@ def _who_can_be_asked(view: View, case: Case, now: Micros) -> tuple[bool, str]:
 
 def probe(view: View) -> ActPage:
     """Ask the probe now, and settle by what it says."""
-    asked = view.operator.probe_now(view.identity())
+    asked = view.operator.probe_now(view.identity(), by=view.user.name)
     result = ActResult(isinstance(asked, Settled), _said(asked))
     back = f"{'records' if result.done else 'unknown'}/{view.identity().hex()}"
     return outcome(result, back, key.facts_now(view))

@@ -137,12 +137,14 @@ class FindEffect(StoreOperation[Effects]):
 class Requeue(StoreOperation[EffectWritten]):
     """A dead effect is tried again, from now, with all its tries; or dropped for good.
 
-    Applied also when that is so already: it waits, or with ``drop`` is not there.
+    Applied also when that is so already: it waits, or with ``drop`` is not there. ``died_at``: the
+    death that was decided on; one that has died again since is left.
     """
 
     key: str
     act: Act
     drop: bool = False
+    died_at: Micros | None = None
 
 
 @value

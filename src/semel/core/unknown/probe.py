@@ -53,12 +53,15 @@ class Doubt:
 
 
 def reconcile(
-    doubt: Doubt, fence: Fence, jitter: float, *, insist: bool = False
+    doubt: Doubt, fence: Fence, jitter: float, *, asker: str | None = None
 ) -> Flow[Inspection]:
-    """Ask once, and settle by the answer. ``insist``: somebody wants to know, however old it is."""
+    """Ask once, and settle by the answer.
+
+    ``asker``: the person who wants to know, however old it is; the audit names them.
+    """
     case = doubt.case
-    reason = None if insist else hopeless(doubt)
-    dead = reason is not None or (insist and case.due_at is None)
+    reason = None if asker is not None else hopeless(doubt)
+    dead = reason is not None or (asker is not None and case.due_at is None)
     again_in = None if dead else int(pause(doubt.terms, case.tries) * jitter)
     record = case.record
     written = yield from ask(Inquire(record.identity, record.fence, case.tries, again_in))
@@ -69,7 +72,10 @@ def reconcile(
     evidence = yield from ask_probe(doubt)
     if isinstance(evidence, Undecided):
         return evidence
-    witness = Witness("probe", doubt.name or f"{case.origin.method} {case.origin.path}")
+    name, asked = doubt.name or f"{case.origin.method} {case.origin.path}", ""
+    if asker is not None:
+        asked = f"asked by {asker}"
+    witness = Witness("probe", name, asked)
     return (yield from settle_unknown(case, doubt.now, evidence, fence, witness, doubt.render))
 
 

@@ -203,6 +203,8 @@ class MemoryOutbox:
         if slot is None or slot.state is not Shelf.DEAD:
             done = slot is None if op.drop else slot is not None and slot.state is Shelf.WAITING
             return ops.EffectWritten(done, now)
+        if op.died_at not in (None, slot.effect.dead_at):
+            return ops.EffectWritten(False, now)
         self.note(
             ops.Verb.DROP if op.drop else ops.Verb.RETRY,
             op.act,

@@ -388,7 +388,8 @@ def _mark_failed(op: ops.MarkFailed) -> Plan[ops.EffectWritten]:
 
 def _requeue(op: ops.Requeue) -> Plan[ops.EffectWritten]:
     name, wanted = ("drop_effect", None) if op.drop else ("requeue_effect", ops.Shelf.WAITING)
-    rows = yield Statement(name, {**act_params(op.act), "key": op.key})
+    which = {"key": op.key, "died_at": op.died_at}
+    rows = yield Statement(name, {**act_params(op.act), **which})
     if rows:
         return ops.EffectWritten(True, now_in(rows))
     state, _, _, now = yield from _state_of(op.key)

@@ -370,6 +370,27 @@ class DeadLetters:
         assert all(browse(harness, shelf) == [] for shelf in ops.Shelf)
         assert not harness.perform(ops.Requeue("key", ACT)).applied
 
+    def test_an_effect_that_died_again_is_left_by_who_saw_another_death(
+        self, harness: Harness
+    ) -> None:
+        put(harness, "key")
+        deaths: list[int] = []
+        for _ in range(2):
+            fence = new_fence()
+            take(harness, fence)
+            fail(harness, "key", fence, again_in=None)
+            (dead,) = harness.perform(ops.FindEffect("key")).effects
+            assert dead.dead_at is not None
+            deaths.append(dead.dead_at)
+            if len(deaths) == 1:
+                assert harness.perform(ops.Requeue("key", ACT, died_at=deaths[0])).applied
+                harness.travel(MINUTE)
+        for drop in (False, True):
+            assert not harness.perform(ops.Requeue("key", ACT, drop, deaths[0])).applied
+        assert browse(harness, ops.Shelf.DEAD) == ["key"]
+        assert harness.perform(ops.Requeue("key", ACT, True, deaths[1])).applied
+        assert browse(harness, ops.Shelf.DEAD) == []
+
     def test_only_dead_effects_are_dropped(self, harness: Harness) -> None:
         put(harness, "waiting", "delivered")
         fence = new_fence()

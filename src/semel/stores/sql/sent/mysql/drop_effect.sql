@@ -1,7 +1,7 @@
 -- Written by `python -m tools.queries` from queries/drop_effect.sql: change that file.
 -- drop_effect: a dead effect is given up for good.
 -- audits: drop -
--- takes: key actor why
+-- takes: key died_at actor why
 -- gives: now; no row when it is not dead
 -- why: only dead ones: what waits may be under way.
 INSERT INTO semel_audit
@@ -11,13 +11,13 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        state,
        NULL
 FROM semel_effect
-WHERE `key` = :key AND state = 'dead'
+WHERE `key` = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at)
 FOR UPDATE;
 
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_effect
-WHERE `key` = :key AND state = 'dead'
+WHERE `key` = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at)
 FOR UPDATE;
 
 DELETE FROM semel_effect
-WHERE `key` = :key AND state = 'dead'
+WHERE `key` = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at)

@@ -1,7 +1,7 @@
 -- Written by `python -m tools.queries` from queries/drop_effect.sql: change that file.
 -- drop_effect: a dead effect is given up for good.
 -- audits: drop -
--- takes: key actor why
+-- takes: key died_at actor why
 -- gives: now; no row when it is not dead
 -- why: only dead ones: what waits may be under way.
 INSERT INTO semel_audit
@@ -11,7 +11,8 @@ SELECT :now,
        state,
        CAST(NULL AS text)
 FROM semel_effect
-WHERE key = :key AND state = 'dead';
+WHERE key = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at);
 
-DELETE FROM semel_effect WHERE key = :key AND state = 'dead'
+DELETE FROM semel_effect
+WHERE key = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at)
 RETURNING :now

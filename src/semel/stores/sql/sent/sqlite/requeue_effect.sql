@@ -1,7 +1,7 @@
 -- Written by `python -m tools.queries` from queries/requeue_effect.sql: change that file.
 -- requeue_effect: try a dead effect again, from now, with all its tries.
 -- audits: retry waiting
--- takes: key actor why
+-- takes: key died_at actor why
 -- gives: now; no row when it is not dead
 -- why: its fence is burnt: who failed at it has no more to say.
 INSERT INTO semel_audit
@@ -11,9 +11,9 @@ SELECT :now,
        state,
        'waiting'
 FROM semel_effect
-WHERE key = :key AND state = 'dead';
+WHERE key = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at);
 
 UPDATE semel_effect
 SET state = 'waiting', tries = 0, fence = NULL, dead_at = NULL, due_at = :now
-WHERE key = :key AND state = 'dead'
+WHERE key = :key AND state = 'dead' AND dead_at = COALESCE(:died_at, dead_at)
 RETURNING :now
