@@ -189,4 +189,6 @@ def test_a_session_that_cannot_be_told_runs_nothing(world: World) -> None:
         raise TypeError("no session store")
 
     assert world.driver(semel.ietf(session=broken))().code == "misconfigured"
+    number: Any = lambda request: 7  # noqa: E731
+    assert world.driver(semel.ietf(session=number))().code == "misconfigured"
     assert world.effects.all() == []

@@ -178,8 +178,11 @@ def test_keep_decides_what_is_kept(
     assert len(effects.all()) == executions
 
 
-def test_a_keep_that_fails_leaves_the_outcome_unknown(serve: Serve, effects: Effects) -> None:
-    send = serve(policy=semel.ietf(keep=lambda response: bool(1 / 0)))
+@pytest.mark.parametrize("keep", [lambda response: bool(1 / 0), lambda response: None])
+def test_a_keep_that_fails_or_says_nothing_leaves_the_outcome_unknown(
+    keep: Any, serve: Serve, effects: Effects
+) -> None:
+    send = serve(policy=semel.ietf(keep=keep))
     _, again = twice(send)
     assert again.code == "outcome-unknown"
     assert len(effects.all()) == 1

@@ -65,11 +65,19 @@ def admit(ex: Exchange, tenant: Tenant) -> Refusal | bool:
         ex.tenant = who
     if policy.session is not None:
         try:
-            ex.session = policy.session(request)
+            ex.session = _session_of(request, policy)
         except Exception as error:
             return _unanswered(error)
     name_record(ex)
     return True
+
+
+def _session_of(request: Request, policy: Policy) -> str | None:
+    """The session that a key counts in; None: it counts in all of them."""
+    session: object = None if policy.session is None else policy.session(request)
+    if session is not None and not isinstance(session, str):
+        raise TypeError(f"session= must return text or None, not {type(session).__name__}")
+    return session
 
 
 def _without_key(request: Request, policy: Policy) -> Refusal | bool:
@@ -183,7 +191,7 @@ def _identity_before(ex: Exchange, policy: Policy) -> Identity:
     key = keys.check_format(ex.sent, policy.key)
     if isinstance(key, Malformed):
         key = ex.sent  # it never had one
-    session = policy.session(request) if policy.session is not None else None
+    session = _session_of(request, policy)
     place = (ex.tenant, request.method, request.path, policy.scope)
     return Identity(keys.identify(*place, session, ex.plan.application, key))
 

@@ -245,10 +245,11 @@ def judge(policy: Policy, outcome: HandlerOutcome) -> Verdict:
 
 def _judge_answer(policy: Policy, response: Response, error: BaseException | None) -> Verdict:
     keep, status = policy.keep, response.status
-    if keep is None:
-        keeps = status < 500 and status not in DID_NOT_EXECUTE
-    else:
+    keeps: object = status < 500 and status not in DID_NOT_EXECUTE
+    if keep is not None:
         keeps = keep(response) if callable(keep) else status in keep
+    if not isinstance(keeps, bool):  # None is a return that was forgotten, and not the word "free"
+        raise TypeError(f"keep= must return True or False, not {type(keeps).__name__}")
     if keeps:
         return Verdict.KEEP
     if status >= 500:
@@ -275,7 +276,8 @@ def is_ambiguous(error: BaseException | None) -> bool:
 
 
 class KeepFailed(OutcomeUnknown):
-    """``keep=`` raised. The handler has run, and nobody can say what its answer is worth."""
+    """``keep=`` raised, or did not say. The handler has run, and what its answer is worth is not
+    known."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(f"keep= failed: {type(cause).__name__}")
