@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from semel.core.records import Identity
 from semel.errors import ConfigurationError
@@ -46,6 +46,15 @@ def refused(what: str) -> ConfigurationError:
         f"semel commits this transaction when the handler has answered: leave out {what}, and "
         "raise an exception to undo its writes"
     )
+
+
+def refusing(what: str) -> Any:
+    """A method of a handler's connection that refuses what would end semel's transaction."""
+
+    def call(self: object, *given: object, **named: object) -> NoReturn:
+        raise refused(what)
+
+    return call
 
 
 def in_event_loop() -> bool:

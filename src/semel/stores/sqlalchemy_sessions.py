@@ -56,16 +56,16 @@ class _Guest:
     """A dialect that never ends the transaction or the connection."""
 
     supports_statement_cache = True
+    awaited: Any
+    """The same for event loops."""
 
-    def do_begin(self, dbapi_connection: Any) -> None: ...
+    @classmethod
+    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> Any:
+        return cls.awaited
 
-    def do_commit(self, dbapi_connection: Any) -> None: ...
+    def leave_to_semel(self, dbapi_connection: Any) -> None: ...
 
-    def do_rollback(self, dbapi_connection: Any) -> None: ...
-
-    def do_close(self, dbapi_connection: Any) -> None: ...
-
-    def do_terminate(self, dbapi_connection: Any) -> None: ...
+    do_begin = do_commit = do_rollback = do_close = do_terminate = leave_to_semel
 
     def do_rollback_to_savepoint(self, connection: sqlalchemy.Connection, name: str) -> None:
         if _OVER not in connection.info:
@@ -76,24 +76,13 @@ class _Guest:
             cast("Any", super()).do_release_savepoint(connection, name)
 
 
-class PostgresGuest(_Guest, PGDialect_psycopg):
-    supports_statement_cache = True
-
-    @classmethod
-    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> type[AsyncPostgresGuest]:
-        return AsyncPostgresGuest
-
-
 class AsyncPostgresGuest(_Guest, PGDialectAsync_psycopg):
     supports_statement_cache = True
 
 
-class MysqlGuest(_Guest, MySQLDialect_pymysql):
+class PostgresGuest(_Guest, PGDialect_psycopg):
     supports_statement_cache = True
-
-    @classmethod
-    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> type[AsyncMysqlGuest]:
-        return AsyncMysqlGuest
+    awaited = AsyncPostgresGuest
 
 
 class AsyncMysqlGuest(_Guest, MySQLDialect_asyncmy):
@@ -113,16 +102,18 @@ class AsyncMysqlGuest(_Guest, MySQLDialect_asyncmy):
         return adapter
 
 
-class SqliteGuest(_Guest, SQLiteDialect_pysqlite):
+class MysqlGuest(_Guest, MySQLDialect_pymysql):
     supports_statement_cache = True
-
-    @classmethod
-    def get_async_dialect_cls(cls, url: sqlalchemy.URL) -> type[AsyncSqliteGuest]:
-        return AsyncSqliteGuest
+    awaited = AsyncMysqlGuest
 
 
 class AsyncSqliteGuest(_Guest, SQLiteDialect_aiosqlite):
     supports_statement_cache = True
+
+
+class SqliteGuest(_Guest, SQLiteDialect_pysqlite):
+    supports_statement_cache = True
+    awaited = AsyncSqliteGuest
 
 
 registry.register("postgresql.semel", __name__, "PostgresGuest")

@@ -7,10 +7,11 @@ transaction is over, every use of it is refused, however late and from whatever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
 from pymysql.constants import COMMAND
@@ -18,7 +19,7 @@ from pymysql.constants import COMMAND
 from semel.stores.background import in_thread
 from semel.stores.mysql.errors import MysqlFault
 from semel.stores.mysql.transaction import after_handler, before_handler
-from semel.stores.open_transactions import refused
+from semel.stores.open_transactions import refusing
 
 if TYPE_CHECKING:
     from semel.stores.mysql.pool_sync import MysqlConnection
@@ -29,13 +30,23 @@ if TYPE_CHECKING:
 else:
     _PymysqlConnection = pymysql.Connection
 
-R = TypeVar("R")
 _PYMYSQL: Any = pymysql.Connection
 """Its annotations leave out what is private."""
 
 
 class MysqlHandlerConnection(_PymysqlConnection):
     """A connection of PyMySQL's. Results are read whole before the next user's turn."""
+
+    __enter__: Any = refusing(
+        "`with connection`, which closes it (`with connection.cursor()` does not)"
+    )
+    __exit__: Any = refusing("`with connection`")
+    begin: Any = refusing("begin(), which commits")
+    commit: Any = refusing("commit()")
+    rollback: Any = refusing("rollback()")
+    close: Any = refusing("close()")
+    connect: Any = refusing("connect()")
+    autocommit: Any = refusing("autocommit()")
 
     def __init__(self, conn: MysqlConnection, turn: ConnectionTurn) -> None:
         # Not super().__init__, which connects: a copy shares the socket, and nothing that a handler
@@ -111,121 +122,84 @@ class MysqlHandlerConnection(_PymysqlConnection):
         with self._statement(b"show warnings"):
             return _PYMYSQL.show_warnings(self)
 
-    def __enter__(self) -> Self:
-        raise refused("`with connection`, which closes it (`with connection.cursor()` does not)")
 
-    def __exit__(self, *_: object) -> NoReturn:
-        raise refused("`with connection`")
+def _in_thread(name: str) -> Any:
+    """The blocking method as a coroutine function, in the thread where the answer is awaited."""
 
-    def begin(self) -> NoReturn:
-        raise refused("begin(), which commits")
+    async def call(
+        self: AsyncMysqlHandlerConnection | AsyncMysqlHandlerCursor, *given: Any, **named: Any
+    ) -> Any:
+        work = partial(getattr(self.blocking, name), *given, **named)
+        threads: Executor | None = self.threads
+        if threads is None:
+            return await in_thread(work)
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
-    def commit(self) -> NoReturn:
-        raise refused("commit()")
+    return call
 
-    def rollback(self) -> NoReturn:
-        raise refused("rollback()")
 
-    def close(self) -> NoReturn:
-        raise refused("close()")
+def _at_once(name: str) -> Any:
+    """The same for what asks the server nothing."""
 
-    def connect(self, sock: Any = None) -> NoReturn:
-        raise refused("connect()")
+    async def call(self: AsyncMysqlHandlerCursor, *given: Any, **named: Any) -> Any:
+        return getattr(self.blocking, name)(*given, **named)
 
-    def autocommit(self, value: object) -> NoReturn:
-        raise refused("autocommit()")
+    return call
 
 
 class AsyncMysqlHandlerConnection:
     """The same for event loops, as asyncmy has it. ``threads``: where the answers are awaited."""
 
+    query: Any = _in_thread("query")
+    ping: Any = _in_thread("ping")
+    select_db: Any = _in_thread("select_db")
+    show_warnings: Any = _in_thread("show_warnings")
+    set_charset: Any = _in_thread("set_character_set")
+    __aenter__: Any = refusing(
+        "`async with connection`, which closes it (`async with connection.cursor()` does not)"
+    )
+    __aexit__: Any = refusing("`async with connection`")
+    ensure_closed: Any = refusing("close()")
+
     def __init__(self, blocking: MysqlHandlerConnection, threads: Executor | None) -> None:
-        self._blocking = blocking
-        self._threads = threads
+        self.blocking = blocking
+        self.threads = threads
 
     def __getattr__(self, name: str) -> Any:
         """Settings, and what asks the server nothing."""
-        return getattr(self._blocking, name)
-
-    async def away(self, function: Callable[..., R], *given: Any) -> R:
-        """Call ``function`` in a thread."""
-        if self._threads is None:
-            return await in_thread(lambda: function(*given))
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*given))
+        return getattr(self.blocking, name)
 
     def cursor(self, cursor: Any = None) -> AsyncMysqlHandlerCursor:
-        return AsyncMysqlHandlerCursor(self, self._blocking.cursor(cursor))
-
-    async def query(self, sql: Any, unbuffered: bool = False) -> int:
-        return await self.away(self._blocking.query, sql, unbuffered)
-
-    async def ping(self, reconnect: bool = False) -> None:
-        await self.away(self._blocking.ping)
-
-    async def select_db(self, db: str) -> None:
-        await self.away(self._blocking.select_db, db)
-
-    async def show_warnings(self) -> Any:
-        return await self.away(self._blocking.show_warnings)
-
-    async def set_charset(self, charset: str) -> None:
-        await self.away(self._blocking.set_character_set, charset)
-
-    async def __aenter__(self) -> NoReturn:
-        said = "`async with connection`, which closes it"
-        raise refused(f"{said} (`async with connection.cursor()` does not)")
-
-    async def __aexit__(self, *_: object) -> NoReturn:
-        raise refused("`async with connection`")
-
-    def ensure_closed(self) -> NoReturn:
-        raise refused("close()")
+        return AsyncMysqlHandlerCursor(self, self.blocking.cursor(cursor))
 
 
 class AsyncMysqlHandlerCursor:
     """A cursor of PyMySQL's whose statements are awaited. Its rows are here when one is done."""
 
+    execute: Any = _in_thread("execute")
+    executemany: Any = _in_thread("executemany")
+    callproc: Any = _in_thread("callproc")
+    nextset: Any = _at_once("nextset")
+    fetchone: Any = _at_once("fetchone")
+    fetchmany: Any = _at_once("fetchmany")
+    fetchall: Any = _at_once("fetchall")
+    close: Any = _at_once("close")
+
     def __init__(self, connection: AsyncMysqlHandlerConnection, cursor: Any) -> None:
         self.connection = connection
-        self._cursor = cursor
+        self.blocking = cursor
+        self.threads = connection.threads
 
     def __getattr__(self, name: str) -> Any:
         """description, rowcount, lastrowid, arraysize and so on."""
-        return getattr(self._cursor, name)
-
-    async def execute(self, query: str, args: Any = None) -> int:
-        executed: int = await self.connection.away(self._cursor.execute, query, args)
-        return executed
-
-    async def executemany(self, query: str, args: Any) -> int | None:
-        executed: int | None = await self.connection.away(self._cursor.executemany, query, args)
-        return executed
-
-    async def callproc(self, procname: str, args: Any = ()) -> Any:
-        return await self.connection.away(self._cursor.callproc, procname, args)
-
-    async def nextset(self) -> Any:
-        return self._cursor.nextset()
-
-    async def fetchone(self) -> Any:
-        return self._cursor.fetchone()
-
-    async def fetchmany(self, size: int | None = None) -> Any:
-        return self._cursor.fetchmany(size)
-
-    async def fetchall(self) -> Any:
-        return self._cursor.fetchall()
-
-    async def close(self) -> None:
-        self._cursor.close()
+        return getattr(self.blocking, name)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._cursor.close()
+        self.blocking.close()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        for row in self._cursor:
+        for row in self.blocking:
             yield row

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.rows import tuple_row
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.open_transactions import refused
+from semel.stores.open_transactions import refusing
 from semel.stores.postgres import errors
 from semel.stores.postgres.connection import DIALECT, PostgresConnection
 from semel.stores.sql.dialect import dialect
@@ -55,6 +55,16 @@ class AsyncPostgresHandlerConnection(psycopg.AsyncConnection[Any]):
     the transaction is over, every use of it is refused, however late and from whatever thread.
     """
 
+    __aenter__: Any = refusing(
+        "`async with connection`, which commits (`async with connection.transaction()` does not)"
+    )
+    __aexit__: Any = refusing("`async with connection`")
+    commit: Any = refusing("commit()")
+    rollback: Any = refusing("rollback()")
+    close: Any = refusing("close()")
+    set_autocommit: Any = refusing("autocommit")
+    _set_autocommit: Any = refusing("autocommit")
+
     def __init__(self, conn: PostgresConnection, turn: ConnectionTurn) -> None:
         super().__init__(conn._pgconn)
         self._turn = turn
@@ -74,25 +84,3 @@ class AsyncPostgresHandlerConnection(psycopg.AsyncConnection[Any]):
     def _check_connection_ok(self) -> None:
         self._turn.check()
         super()._check_connection_ok()
-
-    async def __aenter__(self) -> Self:
-        said = "`async with connection`, which commits"
-        raise refused(f"{said} (`async with connection.transaction()` does not)")
-
-    async def __aexit__(self, *_: object) -> NoReturn:
-        raise refused("`async with connection`")
-
-    def commit(self) -> NoReturn:
-        raise refused("commit()")
-
-    def rollback(self) -> NoReturn:
-        raise refused("rollback()")
-
-    def close(self) -> NoReturn:
-        raise refused("close()")
-
-    def set_autocommit(self, value: bool) -> NoReturn:
-        raise refused("autocommit")
-
-    def _set_autocommit(self, value: bool) -> NoReturn:
-        raise refused("autocommit")

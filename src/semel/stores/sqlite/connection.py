@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from semel.backoff import between
 from semel.core.records import Micros
 from semel.errors import ConfigurationError, SchemaError, StoreCorrupt, StoreError, StoreUnavailable
-from semel.stores.open_transactions import refused
+from semel.stores.open_transactions import refused, refusing
 from semel.stores.sql import migration
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Rows, Statement
@@ -402,15 +402,6 @@ def _in_turn(name: str) -> Any:
     return call
 
 
-def _refuse(what: str) -> Any:
-    """A method that refuses what would end semel's transaction."""
-
-    def call(self: object, *given: object) -> NoReturn:
-        raise refused(what)
-
-    return call
-
-
 class SqliteHandlerCursor(sqlite3.Cursor):
     """A cursor that takes the turn for every call."""
 
@@ -422,7 +413,7 @@ class SqliteHandlerCursor(sqlite3.Cursor):
     fetchall: Any = _in_turn("fetchall")
     __next__: Any = _in_turn("__next__")
     close: Any = _in_turn("close")
-    executescript: Any = _refuse("executescript(), which commits first")
+    executescript: Any = refusing("executescript(), which commits first")
 
     def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Any:
         with self.connection.turn:
@@ -446,14 +437,14 @@ class SqliteHandlerCursor(sqlite3.Cursor):
 class SqliteHandlerConnection(sqlite3.Connection):
     """Any thread may use it, one at a time. Only semel ends its transaction."""
 
-    commit: Any = _refuse("commit()")
-    rollback: Any = _refuse("rollback()")
-    close: Any = _refuse("close()")
-    executescript: Any = _refuse("executescript(), which commits first")
-    __enter__: Any = _refuse("`with connection`, which commits")
-    __exit__: Any = _refuse("`with connection`")
-    isolation_level: Any = property(lambda self: None, _refuse("isolation_level"))
-    autocommit: Any = property(lambda self: -1, _refuse("autocommit"))
+    commit: Any = refusing("commit()")
+    rollback: Any = refusing("rollback()")
+    close: Any = refusing("close()")
+    executescript: Any = refusing("executescript(), which commits first")
+    __enter__: Any = refusing("`with connection`, which commits")
+    __exit__: Any = refusing("`with connection`")
+    isolation_level: Any = property(lambda self: None, refusing("isolation_level"))
+    autocommit: Any = property(lambda self: -1, refusing("autocommit"))
     """Since Python 3.12; -1 is its "as isolation_level says"."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
