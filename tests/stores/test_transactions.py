@@ -404,7 +404,7 @@ def test_severed_in_the_middle_of_a_statement_it_ends(world: World) -> None:
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(act.execute, LONG[world.kind])
         if world.kind == "postgresql":
-            pgconn = cast("Any", act.inner)._conn._pgconn
+            pgconn = cast("Any", act.inner)._conn.pgconn
             until(lambda: pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE)
         elif world.kind == "mysql":
             until(lambda: asleep(world))
@@ -618,7 +618,7 @@ def test_who_did_not_get_the_lock_does_not_hold_the_key_while_it_rolls_back(
     rival = pg.open()
 
     def late(conn: Any) -> Any:
-        if conn._pgconn.transaction_status != steps.IDLE:
+        if conn.pgconn.transaction_status != steps.IDLE:
             yield from steps.command(conn, b"SELECT pg_advisory_xact_lock(77); ROLLBACK")
         return []
 

@@ -474,9 +474,9 @@ class DjangoPostgresEngine:
             raise StoreUnavailable("PostgreSQL: committed here, but no standby confirmed it")
 
     def sever(self, wrapper: Any) -> bool:
-        from semel.stores.postgres.transaction import shut_down
+        from semel.stores.postgres.transaction import hang_up
 
-        shut_down(wrapper.connection.pgconn)
+        hang_up(wrapper.connection)
         return True
 
 

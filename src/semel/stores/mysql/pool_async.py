@@ -95,12 +95,8 @@ class AsyncMysqlConnection(PooledConnection):
         except Exception as error:
             raise driver_fault(error, done) from None
 
-    @property
     def lost(self) -> bool:
         return bool(self.connection._stream_broken)
-
-    def rest(self, on_lost: object) -> None:
-        """Nobody watches an idle connection: whether it is lost is asked when it is taken."""
 
     def close(self) -> None:
         """At once: asyncmy would first send what is still to be sent."""

@@ -191,18 +191,11 @@ class MysqlConnection(PooledConnection):
         if is_answer(error):
             self.busy = None
 
-    def alive(self) -> bool:
-        """Whether an idle connection is open: it has something to read when the server hung up."""
+    def lost(self) -> bool:
+        """An idle connection has something to read when the server has hung up."""
         poll = select.poll()
         poll.register(self.connection._sock, select.POLLIN)
-        return not poll.poll(0)
-
-    @property
-    def lost(self) -> bool:
-        return not self.alive()
-
-    def rest(self, on_lost: object) -> None:
-        """Nobody watches an idle connection: whether it is lost is asked when it is taken."""
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.left()
@@ -221,9 +214,6 @@ class MysqlPool(ConnectionPool[MysqlConnection]):
 
     def _run(self, conn: MysqlConnection, statement: Statement, deadline: float) -> Rows:
         return conn.run(statement, deadline)
-
-    def _alive(self, conn: MysqlConnection, deadline: float) -> bool:
-        return conn.alive()
 
     def _connect(self, deadline: float) -> MysqlConnection:
         settings = self._settings

@@ -10,7 +10,8 @@ from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 from semel.errors import ConfigurationError
 from semel.stores.mysql.option_files import encryption, in_file
-from semel.stores.options import count, flag, in_url, seconds
+from semel.stores.options import flag, in_url
+from semel.stores.sql.pooled import ServerSettings, server_options
 
 SCHEMES: Final = ("mysql", "mariadb")
 PORT: Final = 3306
@@ -22,11 +23,10 @@ SERVER: Final = (
 VERIFY: Final = ("identity", "ca", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class MysqlSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlSettings(ServerSettings):
     """All options of a `MysqlBackend`."""
 
-    url: str
     host: str
     port: int
     socket: str | None
@@ -34,12 +34,7 @@ class MysqlSettings:
     password: str = field(repr=False)
     database: str
     tls: ssl.SSLContext | None
-    pool_size: int
-    timeout: float
-    migrate: bool
     durable: bool
-    max_lifetime: float
-    max_idle: float
 
     def without_secrets(self, text: str) -> str:
         """``text`` without the password, should a driver ever print it."""
@@ -66,12 +61,8 @@ def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
         password=unquote(parts.password or "") or file.get("password", ""),
         database=database,
         tls=_tls(asked),
-        max_lifetime=seconds("max_lifetime", own.get("max_lifetime", 3600.0)),
-        max_idle=seconds("max_idle", own.get("max_idle", 600.0)),
-        pool_size=count("pool_size", own.get("pool_size", 10)),
-        timeout=seconds("timeout", own.get("timeout", 5.0)),
-        migrate=flag("migrate", own.get("migrate", False)),
         durable=flag("durable", own.get("durable", True)),
+        **server_options(own),
     )
 
 

@@ -87,12 +87,12 @@ class PostgresConnection(PooledConnection):
         "_configure",
         "_connection",
         "_ended",
-        "_pgconn",
         "_pid",
         "_prepared",
         "_rows",
         "_unsure",
         "fd",
+        "pgconn",
         "pooled",
         "prepare",
         "unread",
@@ -105,8 +105,8 @@ class PostgresConnection(PooledConnection):
         configure: str = "",
     ) -> None:
         self._connection = connection  # kept, so that it is not collected
-        self._pgconn: PGconn = connection.pgconn
-        self._pgconn.notice_handler = self._noticed
+        self.pgconn: PGconn = connection.pgconn
+        self.pgconn.notice_handler = self._noticed
         self._pid = os.getpid()
         self._prepared: set[bytes] = set()
         self._rows = Transformer(LOADERS)
@@ -114,7 +114,7 @@ class PostgresConnection(PooledConnection):
         self._ended = False
         self._check_at = 0.0
         self._configure = configure.encode()
-        self.fd = self._pgconn.socket
+        self.fd = self.pgconn.socket
         self.prepare = prepare
         self.pooled = False
         """The session behind it is a pooler's, and shared with others."""
@@ -130,9 +130,9 @@ class PostgresConnection(PooledConnection):
         if self.prepare:
             try:
                 if asked.name not in self._prepared:
-                    yield from self._ask(self._pgconn.send_prepare, asked.name, asked.text)
+                    yield from self._ask(self.pgconn.send_prepare, asked.name, asked.text)
                     self._prepared.add(asked.name)
-                again = self._pgconn.send_query_prepared
+                again = self.pgconn.send_query_prepared
                 return (yield from self._ask(again, asked.name, values, formats, BINARY))
             except StatementFault as fault:
                 if fault.code not in NO_SUCH_STATEMENT:
@@ -141,7 +141,7 @@ class PostgresConnection(PooledConnection):
                 self.prepare, self.pooled = False, True
                 if self._configure:
                     raise StatementFault(POOLED) from None
-        send = self._pgconn.send_query_params
+        send = self.pgconn.send_query_params
         return (yield from self._ask(send, asked.text, values, None, formats, BINARY))
 
     def greet(self, failover: FailoverTimeline) -> Exchange:
@@ -166,7 +166,7 @@ class PostgresConnection(PooledConnection):
 
     def handshake(self) -> Exchange:
         """Check that this is a primary that keeps what it acknowledges; notice a pooler."""
-        send = self._pgconn.send_query_params
+        send = self.pgconn.send_query_params
         rows = yield from self._ask(send, _HANDSHAKE, None, None, None, BINARY)
         pid, recovering, read_only, synchronous = rows[0]
         if recovering or read_only == "on":
@@ -179,14 +179,14 @@ class PostgresConnection(PooledConnection):
             )
         self._check_at = monotonic() + CHECK_AGAIN
         # A pooler invents the process id it reports at login, and does not know our statements.
-        self.pooled = pid != self._pgconn.backend_pid
+        self.pooled = pid != self.pgconn.backend_pid
         if self.prepare is None:
             self.prepare = not self.pooled
         return rows
 
     def _check_timeline(self, failover: FailoverTimeline) -> Exchange:
         """Check that no newer timeline was seen. A server that cannot answer is accepted."""
-        send = self._pgconn.send_query_params
+        send = self.pgconn.send_query_params
         try:
             rows = yield from self._ask(send, TIMELINE_QUERY, None, None, None, BINARY)
         except StatementFault as fault:
@@ -194,40 +194,40 @@ class PostgresConnection(PooledConnection):
                 raise
             return []
         (system, timeline) = rows[0]
-        failover.check(system, timeline, self._pgconn.host.decode(), self._pgconn.port.decode())
+        failover.check(system, timeline, self.pgconn.host.decode(), self.pgconn.port.decode())
         return rows
 
     def alive(self) -> bool:
         """Whether an idle connection that has something to read is open: mostly it is closed."""
         try:
-            self._pgconn.consume_input()
+            self.pgconn.consume_input()
         except psycopg.Error:
             return False
         # is_busy parses what was read; a last message of the server goes to the notice handler.
-        return not self._pgconn.is_busy() and not self._ended
+        return not self.pgconn.is_busy() and not self._ended
 
     def close(self) -> None:
         self.left()
         # A forked child must not say goodbye on its parent's socket.
         if os.getpid() == self._pid:
-            self._pgconn.finish()
+            self.pgconn.finish()
 
     def hear_notices_first(self) -> None:
         """Before the connection that psycopg has made over this one. One of them reports a commit
         that no standby confirmed."""
-        theirs = self._pgconn.notice_handler
+        theirs = self.pgconn.notice_handler
 
         def both(notice: PGresult) -> None:
             self._noticed(notice)
             if theirs is not None:
                 theirs(notice)
 
-        self._pgconn.notice_handler = both
+        self.pgconn.notice_handler = both
 
     def result_of(self, text: bytes) -> Generator[int, None, PGresult]:
         """The result of the last of some statements without parameters, in one trip."""
         try:
-            self._pgconn.send_query(text)
+            self.pgconn.send_query(text)
             return (yield from self._last_result())
         except psycopg.Error as error:
             raise connection_lost(error) from None
@@ -245,7 +245,7 @@ class PostgresConnection(PooledConnection):
 
     def _last_result(self) -> Generator[int, None, PGresult]:
         """All results up to the end: an error at commit comes after the rows."""
-        pgconn = self._pgconn
+        pgconn = self.pgconn
         while pgconn.flush():
             yield READ | WRITE
             pgconn.consume_input()

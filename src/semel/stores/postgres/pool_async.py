@@ -46,7 +46,6 @@ class WatchedConnection(PostgresConnection):
         "_timer",
         "_watching",
         "_writing",
-        "lost",
     )
 
     def __init__(
@@ -57,7 +56,6 @@ class WatchedConnection(PostgresConnection):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(connection, prepare, configure)
-        self.lost = False  # it is watched when idle
         self._loop = loop
         self._exchange: Exchange | None = None
         self._on_end: WatchEnd = nothing

@@ -66,7 +66,7 @@ class AsyncPostgresHandlerConnection(psycopg.AsyncConnection[Any]):
     _set_autocommit: Any = refusing("autocommit")
 
     def __init__(self, conn: PostgresConnection, turn: ConnectionTurn) -> None:
-        super().__init__(conn._pgconn)
+        super().__init__(conn.pgconn)
         self._turn = turn
         self.prepare_threshold = None  # its names would clash with those of the one before
         conn.hear_notices_first()

@@ -12,8 +12,9 @@ from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from semel.errors import ConfigurationError
-from semel.stores.options import count, flag, in_url, seconds
+from semel.stores.options import flag, in_url
 from semel.stores.postgres.failover import FailoverTimeline
+from semel.stores.sql.pooled import ServerSettings, server_options
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 OWN: Final = (
@@ -22,19 +23,13 @@ OWN: Final = (
 _SECRET: Final = ("password", "sslpassword", "oauth_client_secret")
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSettings(ServerSettings):
     """All options of a `PostgresBackend`."""
 
-    url: str
     failover: FailoverTimeline = field(repr=False, compare=False)
     secrets: tuple[str, ...] = field(repr=False)
-    pool_size: int
-    timeout: float
     prepare: bool | None
-    migrate: bool
-    max_lifetime: float
-    max_idle: float
     configure: str
     password: Callable[[], str | Awaitable[str]] | None = field(repr=False)
 
@@ -62,19 +57,15 @@ def parse(url: str, options: Mapping[str, object]) -> PostgresSettings:
             "libpq cannot read this PostgreSQL URL: check the port and the percent-encoding of "
             "special characters in user, password and options"
         ) from None
-    timeout = seconds("timeout", own.get("timeout", 5.0))
+    options = server_options(own)
     return PostgresSettings(
         url=_printable(params),
-        failover=FailoverTimeline(make_conninfo("", **(_defaults(timeout) | params))),
+        failover=FailoverTimeline(make_conninfo("", **(_defaults(options["timeout"]) | params))),
         secrets=tuple(value for name in _SECRET if (value := params.get(name))),
-        pool_size=count("pool_size", own.get("pool_size", 10)),
-        timeout=timeout,
         prepare=None if own.get("prepare", "auto") == "auto" else flag("prepare", own["prepare"]),
-        migrate=flag("migrate", own.get("migrate", False)),
-        max_lifetime=seconds("max_lifetime", own.get("max_lifetime", 3600.0)),
-        max_idle=seconds("max_idle", own.get("max_idle", 600.0)),
         configure=str(own.get("configure", "")),
         password=_function(own.get("password")),
+        **options,
     )
 
 

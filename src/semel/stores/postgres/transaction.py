@@ -84,7 +84,7 @@ def perform(conn: PostgresConnection, op: StoreOperation[Any]) -> Exchange:
     while True:
         text = query(asked.name)
         values, formats = encoded([asked.params[name] for name in text.order])
-        send = conn._pgconn.send_query_params
+        send = conn.pgconn.send_query_params
         rows = yield from conn._ask(send, text.text, values, None, formats, BINARY)
         try:
             asked = steps.send(rows)
@@ -124,7 +124,7 @@ def commit(conn: PostgresConnection, *, marked: bool) -> Exchange:
 
 
 def roll_back(conn: PostgresConnection) -> Exchange:
-    if conn._pgconn.transaction_status != IDLE:
+    if conn.pgconn.transaction_status != IDLE:
         yield from command(conn, b"ROLLBACK")
     return []
 
@@ -178,16 +178,16 @@ def connection(
 
 
 def take_back(conn: PostgresConnection) -> None:
-    conn._pgconn.notice_handler = conn._noticed
-    conn._pgconn.notify_handler = None
+    conn.pgconn.notice_handler = conn._noticed
+    conn.pgconn.notify_handler = None
 
 
 def standing(conn: PostgresConnection) -> Standing:
-    return _STANDINGS.get(conn._pgconn.transaction_status, Standing.LOST)
+    return _STANDINGS.get(conn.pgconn.transaction_status, Standing.LOST)
 
 
 def usable(conn: PostgresConnection) -> bool:
-    pgconn = conn._pgconn
+    pgconn = conn.pgconn
     return (
         not conn._unsure
         and pgconn.status == pq.ConnStatus.OK
@@ -196,16 +196,9 @@ def usable(conn: PostgresConnection) -> bool:
     )
 
 
-def cancel(conn: PostgresConnection) -> None:
-    cancel_statement(conn._pgconn)
-
-
-def hang_up(conn: PostgresConnection) -> None:
-    shut_down(conn._pgconn)
-
-
-def cancel_statement(pgconn: pq.abc.PGconn) -> None:
-    """Cancel a statement that the server may still be busy with: it keeps locks until its end."""
+def cancel(conn: PostgresConnection | psycopg.Connection[Any]) -> None:
+    """A server that is busy with a statement keeps its locks until the end."""
+    pgconn = conn.pgconn
     busy = pgconn.transaction_status == pq.TransactionStatus.ACTIVE
     if busy and pgconn.status == pq.ConnStatus.OK:
         with suppress(psycopg.Error):
@@ -221,12 +214,12 @@ def _cancel(request: pq.abc.PGcancel) -> None:
             request.cancel()
 
 
-def shut_down(pgconn: pq.abc.PGconn) -> None:
+def hang_up(conn: PostgresConnection | psycopg.Connection[Any]) -> None:
     """Shut down the socket without touching libpq's connection, which another thread is using."""
-    cancel_statement(pgconn)
+    cancel(conn)
     with (
         suppress(OSError, psycopg.Error),
         # Asked now, not before: libpq closes a socket that failed, and its number may be reused.
-        socket.socket(fileno=os.dup(pgconn.socket)) as line,
+        socket.socket(fileno=os.dup(conn.pgconn.socket)) as line,
     ):
         line.shutdown(socket.SHUT_RDWR)

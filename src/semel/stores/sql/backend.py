@@ -28,23 +28,11 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import Ddl, missing_grants, pending, schema_version, upgrade
 from semel.stores.sql.pool_async import AsyncConnectionPool, AsyncTransactionPool
 from semel.stores.sql.pool_sync import ConnectionPool, TransactionPool
-from semel.stores.sql.pooled import PoolSettings, PoolStatistics, total
+from semel.stores.sql.pooled import PoolStatistics, ServerSettings, total
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, drive
 
 R = TypeVar("R")
-
-
-class ServerSettings(PoolSettings, Protocol):
-    """What a backend must know of its settings."""
-
-    @property
-    def url(self) -> str:
-        """Without its password."""
-        ...
-
-    @property
-    def migrate(self) -> bool: ...
 
 
 class SchemaConnection(Protocol):

@@ -11,14 +11,19 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.stores.background import in_thread
 from semel.stores.open_transactions import HeldIdentity, LazySessions
 from semel.stores.sql.plans import plan
-from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics, ServerPool
+from semel.stores.sql.pooled import (
+    PooledConnection,
+    PoolStatistics,
+    ServerPool,
+    ServerSettings,
+)
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, adrive, retried
 from semel.stores.sql.transaction import AsyncServerTransaction, Exchange, TransactionSteps
@@ -26,26 +31,7 @@ from semel.stores.sql.transaction import AsyncServerTransaction, Exchange, Trans
 R = TypeVar("R")
 
 
-class RestingConnection(Protocol):
-    """A connection that can be idle. If the server hangs up meanwhile, it calls ``on_lost``, or is
-    ``lost`` when it is asked."""
-
-    @property
-    def lost(self) -> bool: ...
-
-    @property
-    def expires_at(self) -> float: ...
-
-    idle_since: float
-
-    def join(self, connections: OpenConnections) -> None: ...
-
-    def rest(self, on_lost: Callable[[Self, BaseException | None], None] | None) -> None: ...
-
-    def close(self) -> None: ...
-
-
-L = TypeVar("L", bound=RestingConnection)
+L = TypeVar("L", bound=PooledConnection)
 
 _A_TICK: Final = 0.001
 """Seconds by which a timer may be early."""
@@ -62,7 +48,7 @@ class AsyncConnectionPool(ServerPool, Generic[L]):
     says how a connection is opened and used. ``migrate`` is called before the first is made.
     """
 
-    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+    def __init__(self, settings: ServerSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings, migrate)
         self.loop = asyncio.get_running_loop()
         self._idle: list[L] = []
@@ -131,7 +117,7 @@ class AsyncConnectionPool(ServerPool, Generic[L]):
             raise StatementFault("no time was left")
         while self._idle:
             idle = self._idle.pop()
-            if not idle.lost and idle.expires_at > monotonic():
+            if not idle.lost() and idle.expires_at > monotonic():
                 self._taken += 1
                 return idle
             idle.close()
@@ -246,7 +232,7 @@ class AsyncTransactionPool(AsyncConnectionPool[L]):
     """The server's name, for messages."""
     steps: TransactionSteps[L]
 
-    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+    def __init__(self, settings: ServerSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings, migrate)
         self.sessions = LazySessions(self.DIALECT)
 

@@ -9,13 +9,18 @@ from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from threading import Semaphore, Thread, get_ident
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 from semel.core.operations.requests import Found, NoRecord, StoreOperation
 from semel.core.records import Identity
 from semel.stores.open_transactions import HeldIdentity, LazySessions
 from semel.stores.sql.plans import plan
-from semel.stores.sql.pooled import OpenConnections, PoolSettings, PoolStatistics, ServerPool
+from semel.stores.sql.pooled import (
+    PooledConnection,
+    PoolStatistics,
+    ServerPool,
+    ServerSettings,
+)
 from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, drive, retried
 from semel.stores.sql.transaction import Exchange, ServerTransaction, TransactionSteps
@@ -24,20 +29,7 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 
-class Closable(Protocol):
-    """A connection (`PooledConnection`); closing one that is closed does nothing."""
-
-    @property
-    def expires_at(self) -> float: ...
-
-    idle_since: float
-
-    def join(self, connections: OpenConnections) -> None: ...
-
-    def close(self) -> None: ...
-
-
-L = TypeVar("L", bound=Closable)
+L = TypeVar("L", bound=PooledConnection)
 
 _TRIM_EVERY: Final = 10.0
 """Seconds between two looks at what is idle, at most; a short ``max_idle`` is looked at sooner."""
@@ -51,7 +43,7 @@ class ConnectionPool(ServerPool, Generic[L]):
     before the first connection is made.
     """
 
-    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+    def __init__(self, settings: ServerSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings, migrate)
         self._slots = Semaphore(self._size)
         self._idle: deque[L] = deque()
@@ -63,7 +55,7 @@ class ConnectionPool(ServerPool, Generic[L]):
         raise NotImplementedError
 
     def _alive(self, conn: L, deadline: float) -> bool:
-        raise NotImplementedError
+        return not conn.lost()
 
     def _connect(self, deadline: float) -> L:
         raise NotImplementedError
@@ -184,7 +176,7 @@ class TransactionPool(ConnectionPool[L]):
     """The server's name, for messages."""
     steps: TransactionSteps[L]
 
-    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+    def __init__(self, settings: ServerSettings, migrate: Callable[[], object] | None) -> None:
         super().__init__(settings, migrate)
         self.sessions = LazySessions(self.DIALECT)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from itertools import count
+import itertools
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from semel.backoff import between
+from semel.stores.options import count, flag, seconds
 from semel.stores.sql.batches import BatchKinds
 from semel.stores.sql.dialect import dialect
 from semel.stores.sql.migration import check_schema
@@ -15,24 +17,30 @@ from semel.stores.sql.rows import Rows
 from semel.stores.sql.statements import Statement, StatementFault, ToStoreError
 
 
-class PoolSettings(Protocol):
-    """What a pool must know of the settings of its server."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The options of every database server."""
 
-    @property
-    def pool_size(self) -> int: ...
+    url: str
+    """Without its password."""
+    pool_size: int
+    timeout: float
+    migrate: bool
+    max_lifetime: float
+    """Seconds after which a connection is closed when it comes back."""
+    max_idle: float
+    """Seconds after which a connection that nobody needed is closed."""
 
-    @property
-    def timeout(self) -> float: ...
 
-    @property
-    def max_lifetime(self) -> float:
-        """Seconds after which a connection is closed when it comes back."""
-        ...
-
-    @property
-    def max_idle(self) -> float:
-        """Seconds after which a connection that nobody needed is closed."""
-        ...
+def server_options(given: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of `ServerSettings` but the URL, from options or their defaults."""
+    return {
+        "pool_size": count("pool_size", given.get("pool_size", 10)),
+        "timeout": seconds("timeout", given.get("timeout", 5.0)),
+        "migrate": flag("migrate", given.get("migrate", False)),
+        "max_lifetime": seconds("max_lifetime", given.get("max_lifetime", 3600.0)),
+        "max_idle": seconds("max_idle", given.get("max_idle", 600.0)),
+    }
 
 
 class ServerPool:
@@ -43,7 +51,7 @@ class ServerPool:
     store_error: ToStoreError
     """A function of the server's, without ``self``."""
 
-    def __init__(self, settings: PoolSettings, migrate: Callable[[], object] | None) -> None:
+    def __init__(self, settings: ServerSettings, migrate: Callable[[], object] | None) -> None:
         self._settings: Any = settings
         self._migrate = migrate
         self._size = settings.pool_size
@@ -93,9 +101,22 @@ class PooledConnection:
     """When it is closed instead of being used again."""
     idle_since: float
 
+    def close(self) -> None:
+        """Nothing happens when it is closed already."""
+        raise NotImplementedError
+
+    def rest(self, on_lost: Callable[[Any, BaseException | None], None] | None) -> None:
+        """Be idle. Where an event loop watches it, ``on_lost`` is called if the server hangs up;
+        else it is asked when it is taken (`lost`)."""
+
+    def lost(self) -> bool:
+        """Whether the server has hung up on it while it was idle and nobody watched it."""
+        return False
+
     def join(self, connections: OpenConnections) -> None:
         """Be counted, until it is closed."""
-        self._number, self._open = connections.number(), connections.open
+        self._number, self._open = next(connections.numbers), connections.open
+        connections.opened = self._number
         self._open.add(self._number)
         # Those that were opened together are not all closed together.
         self.expires_at = monotonic() + connections.max_lifetime * between(0.9, 1.0)
@@ -105,8 +126,7 @@ class PooledConnection:
         if hasattr(self, "_open"):
             self._open.discard(self._number)
 
-    def __del__(self) -> None:
-        self.left()
+    __del__ = left
 
 
 class OpenConnections:
@@ -118,13 +138,9 @@ class OpenConnections:
     def __init__(self, max_lifetime: float) -> None:
         self.max_lifetime = max_lifetime
         self.open: set[int] = set()
-        self._numbers = count(1)
-        self._opened = 0
-
-    def number(self) -> int:
-        self._opened = number = next(self._numbers)
-        return number
+        self.numbers = itertools.count(1)
+        self.opened = 0
 
     def statistics(self, idle: int, waiting: int) -> PoolStatistics:
-        opened, size = self._opened, len(self.open)
+        opened, size = self.opened, len(self.open)
         return PoolStatistics(size, max(0, size - idle), waiting, opened, max(0, opened - size))
