@@ -23,7 +23,7 @@ from semel.stores.sql.batches import (
 )
 from semel.stores.sql.plans import plan
 from semel.stores.sql.rows import written
-from semel.stores.sql.statements import StatementFault, ToStoreError, retried
+from semel.stores.sql.statements import Statement, StatementFault, ToStoreError, retried
 from tests.stores.together import claim, complete, rival
 
 Kinds = Mapping[type[StoreOperation[Any]], BatchKind]
@@ -50,14 +50,12 @@ class Note(BatchJob):
     def abandoned(self) -> bool:
         return hasattr(self, "told")
 
-    def answer(self, reply: object) -> None:
-        self.told = reply
+    def tell(self, message: object) -> None:
+        self.told = message
 
-    def fail(self, error: Exception) -> None:
-        self.told = error
 
-    def send_alone(self, again: SendAlone) -> None:
-        self.told = again
+def statement_for(kind: BatchKind, ops: Sequence[Any]) -> Statement:
+    return Statement(kind.statement, kind.columns(ops))
 
 
 def queued(kinds: Kinds, ops: Sequence[StoreOperation[Any]]) -> BatchQueue[Note]:
@@ -72,39 +70,39 @@ def test_a_batch_has_one_row_for_each_identity_and_a_bounded_number_of_them(kind
     queue = queued(kinds, [op for op in ops for _ in range(3)])
     first, second = queue.take(), queue.take()
     assert not queue
-    assert len({job.identity for job in first}) == MAX_ROWS
-    assert {job.identity for job in second} >= {op.identity for op in ops[MAX_ROWS:]}
+    assert len({job.identity for job in first.jobs}) == MAX_ROWS
+    assert {job.identity for job in second.jobs} >= {op.identity for op in ops[MAX_ROWS:]}
     ordered = sorted(ops[:MAX_ROWS], key=lambda op: op.identity)
-    assert first.statement() == kinds[Claim].statement_for(ordered)
+    assert first.statement() == statement_for(kinds[Claim], ordered)
 
 
 def test_a_batch_is_in_the_order_of_identities(kinds: Kinds) -> None:
     ops = [complete(claim()) for _ in range(MAX_ROWS)]
     ordered = sorted(ops, key=lambda op: op.identity)
     arriving = queued(kinds, ops).take().statement()
-    assert arriving == kinds[Complete].statement_for(ordered)
-    assert arriving != kinds[Complete].statement_for(ordered[::-1])
+    assert arriving == statement_for(kinds[Complete], ordered)
+    assert arriving != statement_for(kinds[Complete], ordered[::-1])
 
 
 def test_two_completions_of_one_record_never_share_a_batch(kinds: Kinds) -> None:
     op = claim()
     queue = queued(kinds, [complete(op), complete(rival(op)), complete(claim())])
-    assert [len(queue.take()), len(queue.take()), len(queue.take())] == [2, 1, 0]
+    assert [len(queue.take().jobs), len(queue.take().jobs), len(queue.take().jobs)] == [2, 1, 0]
 
 
 def test_a_batch_has_a_bounded_weight_and_skips_who_has_left(kinds: Kinds) -> None:
     ops = [complete(claim(), bytes(MAX_BATCHED)) for _ in range(MAX_ROWS)]
     queue = queued(kinds, ops)
     sizes: list[int] = []
-    while batch := queue.take():
+    while batch := queue.take().jobs:
         sizes.append(len(batch))
     assert sum(sizes) == MAX_ROWS
     assert 1 < max(sizes) <= 16
     queue = queued(kinds, ops[:4])
     for job in list(queue._jobs)[1:3]:
-        job.answer(SendAlone())
-    assert [job.op for job in queue.take()] == [ops[0], ops[3]]
-    assert len(queue.take()) == 0
+        job.tell(SendAlone())
+    assert [job.op for job in queue.take().jobs] == [ops[0], ops[3]]
+    assert len(queue.take().jobs) == 0
 
 
 def test_columns_made_for_all_at_once_say_what_each_would_say_alone(kinds: Kinds) -> None:
@@ -133,12 +131,12 @@ def values(column: object) -> str:
 def test_who_cannot_be_written_goes_alone_and_spoils_no_other(kinds: Kinds) -> None:
     good, bad = [claim(), claim()], replace(claim(), fingerprint="nul \0")
     batch = queued(kinds, [good[0], bad, rival(bad), good[1]]).take()
-    unwritable = [job for job in batch if job.identity == bad.identity]
+    unwritable = [job for job in batch.jobs if job.identity == bad.identity]
     ordered = sorted(good, key=lambda op: op.identity)
-    assert batch.statement() == kinds[Claim].statement_for(ordered)
+    assert batch.statement() == statement_for(kinds[Claim], ordered)
     assert [job.told for job in unwritable] == [SendAlone(doubt=False)] * 2
-    assert not any(job.abandoned() for job in batch)
-    assert len(batch) == 2
+    assert not any(job.abandoned() for job in batch.jobs)
+    assert len(batch.jobs) == 2
     assert queued(kinds, [bad, bad]).take().statement() is None
 
 
@@ -161,7 +159,7 @@ def test_a_doubt_from_the_batch_stays_when_going_alone_fails_surely(
     """Sent, connection lost, server gone: nobody may say that it surely did not happen."""
     batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
     batch.fail(StatementFault("the server hung up", doubt=True, tries=2), store_error)
-    assert [job.told for job in batch] == [SendAlone(doubt=True)] * 2
+    assert [job.told for job in batch.jobs] == [SendAlone(doubt=True)] * 2
     alone = retried(plan(claim()), store_error, doubt=True)
     next(alone)
     with pytest.raises(StoreUnavailable) as unavailable:
@@ -174,7 +172,7 @@ def test_when_no_connection_is_to_be_had_each_is_told_so_and_nobody_tries_alone(
 ) -> None:
     batch = queued(postgres_kinds.KINDS, [claim(), claim()]).take()
     batch.fail(StatementFault("cannot connect"), store_error)
-    errors = [job.told for job in batch]
+    errors = [job.told for job in batch.jobs]
     assert [type(error) for error in errors] == [StoreUnavailable] * 2
     assert errors[0] is not errors[1]
 

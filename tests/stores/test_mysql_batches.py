@@ -88,7 +88,7 @@ async def test_waiting_is_as_patient_as_ever_after_a_batch_was_in_a_hurry(
 
 def batch_of(ops: Sequence[StoreOperation[Any]]) -> Batch[Note]:
     batch = queued(KINDS, ops).take()
-    assert len(batch) == len(ops)
+    assert len(batch.jobs) == len(ops)
     return batch
 
 
@@ -151,7 +151,7 @@ def test_what_fails_after_the_write_is_in_doubt_and_ends_the_connection(
 def test_what_may_be_the_fault_of_one_member_sends_each_alone(fault: MysqlFault) -> None:
     batch = batch_of([claim(), claim()])
     batch.fail(fault, store_error)
-    assert [job.told for job in batch] == [SendAlone(doubt=fault.doubt)] * 2
+    assert [job.told for job in batch.jobs] == [SendAlone(doubt=fault.doubt)] * 2
 
 
 @pytest.mark.parametrize("kind", [Claim, Complete])

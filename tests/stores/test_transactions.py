@@ -796,7 +796,7 @@ def test_the_applications_row_factory_is_its_own(world: World) -> None:
     if world.is_sqlite:
         act.connection.row_factory = lambda _cursor, row: {"only": row[0]}
     elif world.kind == "mysql":
-        inner = getattr(act.connection, "_blocking", act.connection)
+        inner = getattr(act.connection, "blocking", act.connection)
         inner.cursorclass = pymysql.cursors.DictCursor
     else:
         act.connection.row_factory = psycopg.rows.dict_row

@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 from semel.core.operations.requests import StoreOperation
 from semel.stores.sql.batches import (
@@ -54,17 +54,15 @@ class AsyncBatchJob(BatchJob):
     def abandoned(self) -> bool:
         return self.future.done()
 
-    def answer(self, reply: object) -> None:
-        if not self.future.done():
-            self.future.set_result(reply)
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def send_alone(self, why: SendAlone) -> None:
-        if not self.future.done():
-            self.batcher.send_alone(self, why)
+    def tell(self, message: object) -> None:
+        if self.future.done():
+            return
+        if isinstance(message, SendAlone):
+            self.batcher.send_alone(self, doubt=message.doubt, slow=True)
+        elif isinstance(message, BaseException):
+            self.future.set_exception(message)
+        else:
+            self.future.set_result(message)
 
 
 AsyncBatch: TypeAlias = Batch[AsyncBatchJob]
@@ -147,27 +145,25 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
 
     # ── jobs that are sent alone, and batches ────────────────────────────────────────────────────
 
-    def send_alone(self, job: AsyncBatchJob, why: SendAlone) -> None:
-        """After a batch that did not answer it. Until it is answered, its identity is slow."""
-        self._slow.add(job)
-        self._send_single(job, why.doubt)
+    def send_alone(self, job: AsyncBatchJob, *, doubt: bool, slow: bool) -> None:
+        """In a task, which ends when the caller leaves: what was not sent is then not done.
 
-    def _send_single(self, job: AsyncBatchJob, doubt: bool) -> None:
-        """In a task, which ends when the caller leaves: what was not sent is then not done."""
+        ``slow``: a batch did not answer it; until it is answered, its identity is slow.
+        """
+        if slow:
+            self._slow.add(job)
         task = self.loop.create_task(self._pool.perform(job.op, job.deadline, doubt=doubt))
         self._running.add(task)
         task.add_done_callback(partial(self._single_done, job))
-        job.future.add_done_callback(partial(_cancel_with, task))
+        job.future.add_done_callback(lambda future: future.cancelled() and task.cancel())
 
     def _single_done(self, job: AsyncBatchJob, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         self._finish(job)
         if task.cancelled():
             job.future.cancel()
-        elif error := task.exception():
-            job.fail(cast("Exception", error))
         else:
-            job.answer(task.result())
+            job.tell(task.exception() or task.result())
 
     def _start_next(self) -> None:
         if self._queue and not self._in_flight and not self._scheduled:
@@ -177,13 +173,13 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
     def _send_queued(self) -> None:
         self._scheduled = False
         batch = self._queue.take()
-        self._batching = len(batch) > 1
+        self._batching = len(batch.jobs) > 1
         if self._batching:
             self._send_batch(batch)
         else:
-            for job in batch:
+            for job in batch.jobs:
                 self._begin(job)
-                self._send_single(job, doubt=False)
+                self.send_alone(job, doubt=False, slow=False)
 
     def _send_batch(self, batch: AsyncBatch) -> None:
         try:
@@ -239,19 +235,14 @@ class AsyncKindBatcher(KindState[AsyncBatchJob]):
         now = self.loop.time() + _A_TICK
         self._set_aside_slow(now)
         late = self._queue.take_overdue(now - GRACE)
-        late += [job for batch in self._sent for job in batch if job.deadline <= now - GRACE]
+        late += [job for batch in self._sent for job in batch.jobs if job.deadline <= now - GRACE]
         for job in late:
             if not job.abandoned():
                 job.expire(self._pool.store_error)
         self._start_next()
-        waiting = [job for batch in self._sent for job in batch if not job.abandoned()]
+        waiting = [job for batch in self._sent for job in batch.jobs if not job.abandoned()]
         if first := self._queue.first():
             waiting.append(first)
         times = [*self._in_flight.values(), *(job.deadline + GRACE for job in waiting)]
         if times:
             self._set_timer(min(times))
-
-
-def _cancel_with(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
-    if future.cancelled():
-        task.cancel()

@@ -44,14 +44,8 @@ class ThreadBatchJob(BatchJob):
     def abandoned(self) -> bool:
         return self.gone
 
-    def answer(self, reply: object) -> None:
-        self.messages.put(reply)
-
-    def fail(self, error: Exception) -> None:
-        self.messages.put(error)
-
-    def send_alone(self, why: SendAlone) -> None:
-        self.messages.put(why)
+    def tell(self, message: object) -> None:
+        self.messages.put(message)
 
 
 class Batcher:
@@ -151,8 +145,8 @@ class KindBatcher(KindState[ThreadBatchJob]):
         with self._lock:
             self._sender = None
             batch = self._queue.take()
-            self._batching = len(batch) > 1
-            if len(batch):
+            self._batching = len(batch.jobs) > 1
+            if batch.jobs:
                 self._in_flight[batch] = monotonic() + SLOW_AFTER
         try:
             self._perform_batch(batch)
@@ -165,18 +159,18 @@ class KindBatcher(KindState[ThreadBatchJob]):
             self._finish(batch)
 
     def _perform_batch(self, batch: Batch[ThreadBatchJob]) -> None:
-        if len(batch) > 1:
+        if len(batch.jobs) > 1:
             statement = batch.statement()
             if statement is not None:
                 unanswered = batch.answer_all(self._pool.execute(statement, batch.deadline))
                 with self._lock:
                     self._queue.put_back(unanswered)
             return
-        for job in batch:
+        for job in batch.jobs:
             try:
-                job.answer(self._pool.perform(job.op, job.deadline))
+                job.tell(self._pool.perform(job.op, job.deadline))
             except Exception as error:
-                job.fail(error)
+                job.tell(error)
 
     def _start_next(self) -> None:
         """Tell one caller to send the batch, when nothing is in flight. Under the lock."""
@@ -184,7 +178,7 @@ class KindBatcher(KindState[ThreadBatchJob]):
             return
         self._sender = self._queue.first()
         if self._sender is not None:
-            self._sender.messages.put(_SEND_BATCH)
+            self._sender.tell(_SEND_BATCH)
 
     def _finish(self, each: BatchJob | Batch[ThreadBatchJob]) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ the columns they are written into, the batch, its queue, and what batchers of bo
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -59,9 +59,6 @@ class BatchKind(NamedTuple):
     size: Callable[[Any], int]
     reply: Callable[[Any, Row], object | None]
     shared: bool
-
-    def statement_for(self, those: Sequence[Any]) -> Statement:
-        return Statement(self.statement, self.columns(those))
 
     def can_write(self, op: Any) -> bool:
         try:
@@ -217,30 +214,22 @@ class BatchJob:
     def expire(self, store_error: ToStoreError) -> None:
         """Fail: the caller's time is up. What was taken into a batch may have been sent."""
         fault = StatementFault("no answer within the time limit", doubt=self.taken)
-        self.fail(store_error(fault, doubt=self.taken))
+        self.tell(store_error(fault, doubt=self.taken))
 
     def abandoned(self) -> bool:
         """Whether its caller no longer waits."""
         raise NotImplementedError
 
-    def answer(self, reply: object) -> None:
+    def tell(self, message: object) -> None:
+        """Give its caller the reply, an error, or the order to send it alone (`SendAlone`)."""
         raise NotImplementedError
-
-    def fail(self, error: Exception) -> None:
-        raise NotImplementedError
-
-    def send_alone(self, why: SendAlone) -> None:
-        raise NotImplementedError
-
-
-_DEADLINE: Final[Callable[[BatchJob], float]] = attrgetter("deadline")
 
 
 class Batch(Generic[J]):
     """Operations that share a statement.
 
     ``rows``: the jobs whose operation is sent, one for each identity. ``others``: jobs that are
-    answered by the row of another.
+    answered by the row of another. ``jobs``: all of them, which may be more than rows.
     """
 
     __slots__ = ("_kind", "_rows", "jobs")
@@ -250,17 +239,10 @@ class Batch(Generic[J]):
         self._rows: dict[Identity, J] = rows
         self.jobs: list[J] = [*rows.values(), *others]
 
-    def __len__(self) -> int:
-        """The number of operations, which may be more than rows."""
-        return len(self.jobs)
-
-    def __iter__(self) -> Iterator[J]:
-        return iter(self.jobs)
-
     @property
     def deadline(self) -> float:
         """The latest of all; the batcher tells callers with less time."""
-        return max(map(_DEADLINE, self.jobs))
+        return max([job.deadline for job in self.jobs])
 
     def statement(self) -> Statement | None:
         """One row for each identity, in their order; None when no operation can be written.
@@ -269,16 +251,15 @@ class Batch(Generic[J]):
         """
         while self._rows:
             try:
-                return self._kind.statement_for(
-                    [self._rows[each].op for each in sorted(self._rows)]
-                )
+                columns = self._kind.columns([self._rows[each].op for each in sorted(self._rows)])
+                return Statement(self._kind.statement, columns)
             except Exception:  # of one of them; alone it raises the same for its own caller
                 bad = {each for each, job in self._rows.items() if not self._kind.can_write(job.op)}
             if not bad:
                 raise RuntimeError("operations that can be written one by one, but not together")
             for job in self.jobs:
                 if job.identity in bad:
-                    job.send_alone(SendAlone())
+                    job.tell(SendAlone())
             self._rows = {each: job for each, job in self._rows.items() if each not in bad}
             self.jobs = [job for job in self.jobs if job.identity not in bad]
         return None
@@ -293,23 +274,23 @@ class Batch(Generic[J]):
         for job in self.jobs:
             row = found.get(job.identity)
             if row is None:
-                job.send_alone(SendAlone())
+                job.tell(SendAlone())
                 continue
             try:
                 reply = reply_to(job.op, row)
             except Exception as error:
-                job.fail(error)
+                job.tell(error)
                 continue
             if reply is None:
                 unanswered.append(job)
             else:
-                job.answer(reply)
+                job.tell(reply)
         return unanswered
 
     def send_each_alone(self, doubt: bool) -> None:
         """With the same fence."""
         for job in self.jobs:
-            job.send_alone(SendAlone(doubt))
+            job.tell(SendAlone(doubt))
 
     def fail(self, error: BaseException, store_error: ToStoreError) -> None:
         """The statement failed. Where the cause may be one row, or may be gone, each goes alone.
@@ -326,7 +307,7 @@ class Batch(Generic[J]):
             self.send_each_alone(doubt=error.doubt)
         else:
             for job in self.jobs:
-                job.fail(store_error(error, doubt=error.doubt))
+                job.tell(store_error(error, doubt=error.doubt))
 
 
 class BatchQueue(Generic[J]):
@@ -390,7 +371,7 @@ class SlowIdentities:
         self.identities: Counter[Identity] = Counter()
 
     def add(self, owner: BatchJob | Batch[Any]) -> None:
-        jobs = (owner,) if isinstance(owner, BatchJob) else owner
+        jobs = (owner,) if isinstance(owner, BatchJob) else owner.jobs
         self._owners[owner] = tuple({job.identity for job in jobs})
         self.identities.update(self._owners[owner])
 
