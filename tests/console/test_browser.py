@@ -145,6 +145,23 @@ def test_dark_and_light_are_different_and_print_is_plain(enter: Enter) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
     expect(page.get_by_role("navigation")).to_be_hidden()
+    for path in ("unknown", "outbox"):  # their rows are in a form: what is done with them is not
+        page = person.open(path)
+        expect(page.get_by_role("table").first).to_be_visible()
+        expect(page.get_by_label("Reason, for the audit").first).to_be_hidden()
+
+
+def test_in_a_narrow_window_tables_are_whole_under_their_captions(enter: Enter) -> None:
+    page = enter(viewport={"width": 390, "height": 800}).open()
+    table = page.locator("table.heat")
+    expect(table.get_by_role("columnheader", name="2xx")).to_be_visible()
+    wide = {
+        part: box["width"]
+        for part in ("caption", "thead", "tbody")
+        if (box := table.locator(part).bounding_box()) is not None
+    }
+    assert wide["tbody"] == wide["thead"], "they are one table"
+    assert wide["caption"] <= 390
 
 
 def test_every_figure_of_the_overview_leads_to_its_list(enter: Enter) -> None:

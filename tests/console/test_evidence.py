@@ -76,7 +76,7 @@ class Desk:
     ) -> str:
         """Both steps: the page that asks, and its form as it is sent from there."""
         asked = self.post(path, role, name, **form)
-        assert asked.status_code == 200, asked.text
+        assert asked.status_code == 202, asked.text
         done = self.post(path, role, name, **hidden(asked.text))
         assert done.status_code == expect, done.text
         return done.text
@@ -378,7 +378,7 @@ def test_what_has_changed_since_it_was_seen_is_left_and_shown(scene: Scene, act:
     desk, path = Desk(scene), f"unknown/{identity.hex()}/{act}"
     form: dict[str, Any] = {"seen": desk.seen(identity), "verdict": "happened", "reason": "seen"}
     asked = desk.post(path, Role.CUSTODIAN, **form)
-    assert asked.status_code == 200
+    assert asked.status_code == 202
     Operator(scene.guard).settle(identity, Happened(), by="bob", reason="he was faster")
     refused = desk.post(path, Role.CUSTODIAN, **hidden(asked.text))
     assert refused.status_code == 409
@@ -459,6 +459,31 @@ def test_probes_of_many_are_asked_and_each_has_its_result(scene: Scene) -> None:
         ("probe POST /bad", "happened: asked by operator ada"),
         ("probe POST /good", "happened: asked by operator ada: back"),
     }
+
+
+def test_a_slow_provider_does_not_hold_a_thread_for_a_whole_list(
+    quick: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.console.screens.unknown._ASKING", 0.0)
+    quick.guard.policy = ietf(probe=lambda _: Happened())
+    identity = quick.unknown()
+    told = Desk(quick).document("unknown/probe", item=[identity.hex()], reason="back")
+    assert told.status_code == 409
+    assert told.json()["items"][0]["said"] == "not asked: the others took too long"
+    assert quick.state(identity) is State.UNKNOWN
+
+
+def test_a_program_does_not_take_the_question_for_the_act(quick: Scene) -> None:
+    identity = quick.completed()
+    desk = Desk(quick)
+    sent = {"accept": "application/json", "x-role": "custodian", **SAME_SITE}
+    form: dict[str, Any] = {"seen": desk.seen(identity), "reason": "wrong"}
+    path = f"/records/{identity.hex()}/evict"
+    asked = desk.browser.ask("POST", path, sent, data=form)
+    assert (asked.status_code, asked.json()["question"]) == (202, "Free this key?")
+    assert quick.state(identity) is State.COMPLETED
+    done = desk.browser.ask("POST", path, sent, data=dict(asked.json()["fields"]))
+    assert (done.status_code, quick.harness.record(identity)) == (200, None)
 
 
 # ── dead letters ──────────────────────────────────────────────────────────────────────────────────
@@ -678,7 +703,9 @@ def test_a_tenant_is_erased_by_two(scene: Scene) -> None:
     assert scene.state(identity) is State.COMPLETED
     (waiting,) = desk.json("approvals")["pending"]
     form = {"number": waiting["number"], "reason": "agreed"}
-    assert "It has begun" in desk.act("approvals/approve", Role.CUSTODIAN, "bob", 202, **form)
+    assert "It goes on by itself" in desk.act(
+        "approvals/approve", Role.CUSTODIAN, "bob", 202, **form
+    )
     until(lambda: erased(scene) == ["begun", "1 records erased, 0 unsettled ones left"])
     assert scene.state(identity) is State.EXPIRED
     assert "came to nothing" not in " ".join(each.reason for each in Operator(scene.guard).audit())
@@ -746,6 +773,19 @@ def test_an_erasure_that_breaks_off_says_so_in_the_audit(
     assert "broke off (StoreUnavailable), and is not done" in erased(quick)
     assert quick.state(identity) is State.COMPLETED
     until(lambda: "an act of the console broke off" in caplog.text)
+
+
+def test_a_form_that_is_sent_twice_erases_once(quick: Scene) -> None:
+    desk, form = Desk(quick), {"tenant": "tern", "reason": "asked for it"}
+    asked = hidden(desk.post("tenants/erase", Role.CUSTODIAN, **form).text)
+    assert desk.post("tenants/erase", Role.CUSTODIAN, **asked).status_code == 202
+    until(lambda: len(erased(quick)) == 2)
+    later = quick.completed()
+    again = desk.post("tenants/erase", Role.CUSTODIAN, **asked)
+    assert (again.status_code, "this form was sent before" in again.text) == (409, True)
+    assert (quick.state(later), len(erased(quick))) == (State.COMPLETED, 2)
+    desk.act("tenants/erase", Role.CUSTODIAN, "ada", 202, **form)
+    until(lambda: quick.state(later) is State.EXPIRED)
 
 
 def test_only_so_many_erasures_wait_for_each_other(quick: Scene) -> None:

@@ -69,14 +69,22 @@ def is_confirmed(view: View) -> bool:
     return view.form.get("confirmed") == "yes"
 
 
-def confirm(view: View, question: str, button: str, back: str, **said: Any) -> ActPage:
-    """The page that asks, with all that was sent."""
+def confirm(
+    view: View,
+    question: str,
+    button: str,
+    back: str,
+    *,
+    sent: tuple[tuple[str, str], ...] = (),
+    **said: Any,
+) -> ActPage:
+    """The page that asks, with all that was sent. Nothing is done yet: a program reads 202."""
     given = tuple(pair for pair in view.form.pairs if pair[0] not in ("confirmed", "item", "every"))
     items: Iterable[ActItem] = said.get("items", ())
     frozen_list = tuple(("item", each.value or each.name) for each in items)
-    fields = (*given, *frozen_list, ("confirmed", "yes"))
+    fields = (*given, *sent, *frozen_list, ("confirmed", "yes"))
     said["facts"] = (*said.get("facts", ()), ("Reason", view.reason()), ("By", view.user.name))
-    return ActPage(back, question, button=button, fields=fields, **said)
+    return ActPage(back, question, button=button, fields=fields, status=202, **said)
 
 
 def outcome(result: ActResult, back: str, facts: tuple[tuple[str, Any], ...] = ()) -> ActPage:
@@ -88,7 +96,9 @@ def outcome(result: ActResult, back: str, facts: tuple[tuple[str, Any], ...] = (
         said = "Nothing is done yet: a second person must approve it."
         return ActPage(back, waiting=(said,), facts=facts, proposal=proposal.number, status=202)
     if result.started:
-        said = "It has begun, and goes on by itself. It is done when the audit says so."
+        said = (
+            "It goes on by itself, one tenant after the other. It is done when the audit says so."
+        )
         return ActPage(back, waiting=(said,), facts=facts, started=True, status=202)
     if result.done:
         return ActPage(back, done=(result.said,), facts=facts)

@@ -33,6 +33,9 @@ LOOK: Final = 5_000
 LONGEST: Final = timedelta(hours=24)
 """How long a proposal may wait: so far back the audit is read for them."""
 _SOURCE: Final = "semel two-person rule"
+_FORMS: Final = "semel forms that were sent"
+_KEEP: Final[Micros] = int(2 * LONGEST.total_seconds() * 1_000_000)
+"""How long the store notes both: longer than any proposal waits."""
 _GONE: Final = "there is no such record any more"
 _FREE: Final = "its key is free: the next request with it runs"
 _CHANGED: Final = "it has changed since it was looked at"
@@ -90,7 +93,8 @@ class Intent:
     act: Irreversible
     subject: str
     seen: str = ""
-    """What it was decided on: the record's `sighting`, or when the effect died."""
+    """What it was decided on: the record's `sighting`, or when the effect died; of an erasure, the
+    number of the form, so that a form that is sent twice erases once."""
 
 
 @frozen
@@ -207,8 +211,7 @@ class Approvals:
 
     def _take(self, proposal: Proposal) -> ActResult | None:
         """Take the decision; what is said where another has it, or where it is too late."""
-        keep = int(2 * LONGEST.total_seconds() * 1_000_000)  # longer than any proposal waits
-        noted = self._ask(ops.NoteEvent(_SOURCE, proposal.number, keep))
+        noted = self._ask(ops.NoteEvent(_SOURCE, proposal.number, _KEEP))
         if noted.before:
             return ActResult(False, "somebody has decided it already")
         if noted.now > proposal.until:
@@ -241,15 +244,17 @@ class Approvals:
             case Irreversible.ABSENT:
                 return self._settle_absent(intent, by, reason)
             case Irreversible.ERASE:
-                return self._erase(intent.subject, by, reason)
+                return self._erase(intent, by, reason)
             case Irreversible.DROP:
                 return self._drop(intent, by, reason)
 
-    def _erase(self, tenant: str, by: str, reason: str) -> ActResult:
+    def _erase(self, intent: Intent, by: str, reason: str) -> ActResult:
         """It reads the whole table, and then waits for the answers that processes remember."""
+        if intent.seen and self._ask(ops.NoteEvent(_FORMS, intent.seen, _KEEP)).before:
+            return ActResult(False, "this form was sent before: the audit says what came of it")
 
         def erase() -> Erasure:
-            return self._operator.erase(tenant, by=by, reason=reason)
+            return self._operator.erase(intent.subject, by=by, reason=reason)
 
         if self._apart is not None:
             if self._apart(erase):

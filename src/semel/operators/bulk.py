@@ -6,6 +6,7 @@ these take the names that were agreed to, never a filter, and go on behind what 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -55,10 +56,22 @@ def retry_each(
 
 
 def probe_each(
-    operator: Operator, identities: Iterable[Identity], *, by: str, reason: str = ""
+    operator: Operator,
+    identities: Iterable[Identity],
+    *,
+    by: str,
+    reason: str = "",
+    within: float | None = None,
 ) -> Iterator[ItemResult]:
-    """Ask the probes of records in doubt, one after the other, and settle by what they say."""
+    """Ask the probes of records in doubt, one after the other, and settle by what they say.
+
+    ``within``: seconds after which no further one is asked, where a person waits for the answer.
+    """
+    end = None if within is None else time.monotonic() + within
     for identity in identities:
+        if end is not None and time.monotonic() >= end:
+            yield ItemResult(identity.hex(), False, "not asked: the others took too long")
+            continue
         try:
             result = operator.probe_now(identity, by=by, reason=reason)
             settled, said = isinstance(result, settle_unknown.Settled), inspection_text(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
 from typing import Any
 
 from semel.console.acts import ROLES, ActPage, confirm, demand, is_confirmed, outcome
@@ -77,7 +78,9 @@ def erase(view: View) -> ActPage:
             "Retries of what was erased are refused (410). The whole table is read, beside the "
             "pages of the console.",
             facts=(("Tenant", tenant),),
+            sent=(("once", token_hex(16)),),
         )
     said = {"by": view.user.name, "reason": view.reason()}
-    result = view.approvals.act(Intent(Irreversible.ERASE, tenant), **said)
+    intent = Intent(Irreversible.ERASE, tenant, view.form.get("once", "")[:64])
+    result = view.approvals.act(intent, **said)
     return outcome(result, "tenants", (("Tenant", tenant),))

@@ -38,6 +38,8 @@ from semel.operators.story import Story, evidence_text, probe_text
 
 _LOOK: Final = 1_000
 """Records in doubt that a page looks at."""
+_ASKING: Final = 30.0
+"""Seconds that probes of a list are asked: a slow provider holds a thread no longer."""
 _LONGEST: Final = 300
 """Characters of a typed reason that are kept beside the evidence."""
 
@@ -125,7 +127,8 @@ def probe_many(view: View) -> ActPage:
     """Ask the probes of those selected, or of all that fit; the list is frozen when it is shown."""
     if is_confirmed(view):
         said = {"by": view.user.name, "reason": view.reason()}
-        asked = probe_each(view.operator, [identity(each) for each in chosen(view)], **said)
+        wanted = [identity(each) for each in chosen(view)]
+        asked = probe_each(view.operator, wanted, **said, within=_ASKING)
         return outcomes([_item(each.name, each) for each in asked], "unknown")
     names = _matching(view) if view.form.get("every") else chosen(view)
     return confirm(
