@@ -25,21 +25,21 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps = self.rows = 0
-        opened, executed = files.open_for_reading, files.execute
+        opened = files.open_for_reading
         monkeypatch.setattr(files, "open_for_reading", lambda *given: self._watched(opened(*given)))
-        monkeypatch.setattr(files, "execute", lambda *given: self._counted(executed(*given)))
 
     def _watched(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         connection.set_progress_handler(self._step, 100)
+        connection.row_factory = self._row
         return connection
 
     def _step(self) -> int:
         self.steps += 1
         return 0
 
-    def _counted(self, rows: Any) -> Any:
-        self.rows += len(rows)
-        return rows
+    def _row(self, _: sqlite3.Cursor, row: Any) -> Any:
+        self.rows += 1
+        return row
 
 
 def looked(meter: Meter, amounts: Amounts) -> dict[str, tuple[int, int]]:
@@ -64,6 +64,7 @@ def test_a_page_reads_no_more_where_there_is_more(monkeypatch: pytest.MonkeyPatc
     meter = Meter(monkeypatch)
     small, large = looked(meter, SMALL), looked(meter, LARGE)
     assert sum(steps for steps, _ in small.values()) > 1000  # it is measured
+    assert sum(rows for _, rows in small.values()) > 1000
     assert {title: rows for title, (_, rows) in large.items() if rows > MOST_ROWS} == {}
     both = {title: (small[title][0], large[title][0]) for title in small}
     assert {title: each for title, each in both.items() if each[1] > each[0] * 1.5 + 100} == {}

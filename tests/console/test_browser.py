@@ -460,7 +460,7 @@ def test_a_tenant_is_erased(shop: Shop, enter: Enter) -> None:
     page.get_by_text("Erase what is kept of a tenant").click()
     page.get_by_label("Tenant", exact=True).fill("hooli")
     act(person, "Erase", "Erase", "they asked for it")
-    expect(page.get_by_role("status").first).to_contain_text("It has begun")
+    expect(page.get_by_role("status").first).to_contain_text("It goes on by itself")
     until(lambda: shop.state(identity) is State.EXPIRED)
     person.click_link("See in the audit how far it is")
     until(lambda: person.open("audit?verb=erase").get_by_text("1 records erased").count())
