@@ -1,4 +1,11 @@
-"""The cases, one module for each family; every case is one line of the table."""
+"""The cases, one module for each family; every case is one line of the table.
+
+served   what cases over HTTP share: an application under one uvicorn worker, and its proof of work
+stores   semel on each store, with each plan, and the application without it
+peers    other packages that do the same job
+raw      claims and completions without HTTP, and as fast as each database goes
+scale    a full table beside an empty one
+"""
 
 from __future__ import annotations
 

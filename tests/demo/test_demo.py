@@ -147,11 +147,11 @@ def test_a_roll_out_changes_nothing_in_shadow_and_charges_nothing_again_afterwar
     assert not any(map(alive, map(int, PROCESS.findall(rolled_out.stdout))))
 
 
-def test_the_guide_shows_what_a_roll_out_prints(
+def test_the_tutorial_shows_what_a_roll_out_prints(
     rolled_out: subprocess.CompletedProcess[str],
 ) -> None:
     key = re.compile(r"key [0-9a-f]{8}")
-    page = (ROOT / "docs/howto/operations/roll-out.md").read_text()
+    page = (ROOT / "docs/tutorial/demo.md").read_text().partition("## A roll-out")[2]
     shown = re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert REPORT in shown
     for block in shown:

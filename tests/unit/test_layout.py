@@ -1,6 +1,7 @@
 """Imports point one way, the core does no I/O, and no module is a drawer for leftovers."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,9 @@ CORE_REFUSES_MODULES = set(
 )
 CORE_REFUSES_SUBMODULES = {"urllib.request", "urllib.robotparser"}
 CORE_REFUSES_CALLS = {"open", "print", "input", "now", "utcnow", "today", "uuid1", "uuid4"}
+
+# Folders of the source; the files beside them are in docs/contributing/layout.md.
+ROOMS = sorted(f"src/semel/{each.parent.name}" for each in PACKAGE.glob("*/__init__.py"))
 
 DRAWERS = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 
@@ -204,6 +208,26 @@ def test_one_class_name_has_one_meaning() -> None:
 def test_a_second_meaning_is_found(tmp_path: Path) -> None:
     files = {"core/a.py": "class Entry: ...", "web/b.py": "class Entry: ...\nclass _Own: ..."}
     assert list(homonyms(write(tmp_path / "semel", files))) == ["Entry"]
+
+
+def unnamed(folder: Path) -> Iterator[str]:
+    """Modules that the map in the docstring of their folder does not name."""
+    for package in folder.rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+        words = set(re.findall(r"\w+", text))
+        for module in sorted(package.parent.glob("[!_0-9]*.py")):
+            if module.stem not in words and not module.stem.startswith(("test_", "probes_")):
+                yield f"{package.parent.name}/{module.name}"
+
+
+@pytest.mark.parametrize("folder", ["bench", "tests", *ROOMS])
+def test_every_folder_has_a_map_of_its_modules(folder: str) -> None:
+    assert list(unnamed(ROOT / folder)) == []
+
+
+def test_a_module_that_is_not_on_the_map_is_found(tmp_path: Path) -> None:
+    files = {"core/__init__.py": '"""a  the first"""', "core/a.py": "", "core/b.py": ""}
+    assert list(unnamed(write(tmp_path / "semel", files))) == ["core/b.py"]
 
 
 def write(package: Path, files: dict[str, str]) -> Path:

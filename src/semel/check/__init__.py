@@ -14,7 +14,9 @@ openapi      the operations of an OpenAPI document that take keys, with bodies f
 safety       where requests may be sent
 ladder       runs the probes and makes the report
 report       the report as JSON, JUnit, SARIF, Markdown and HTML; baseline and badge
+json_values  reads JSON, and says what a value is
 redaction    exchanges as they may be shown: without secrets, without hostile text
+html         the report as one page
 
 Every probe has one verdict. An equal answer does not prove one effect: without an oracle, a probe
 whose truth lies in effects is "not observable", never "holds".

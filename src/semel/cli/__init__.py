@@ -6,6 +6,8 @@
     targets    the guard, application and records that arguments name
     views      records and effects as JSON documents and as lines
     outbox     semel outbox and semel dlq
+    console    semel console and semel users
 
-Each other module is the command of its name.
+The other modules are the command of their name: check, doctor, keys, ledger, notables, routes,
+shadow, sql, stats, unknown, worker.
 """

@@ -27,7 +27,7 @@ contract    reads a server's contract
 responses   what an answer means for a call
 model       a logical call, the result of a try, and the operations that `call` yields
 clients     drives `call`, blocking and in asyncio
-journal     the file: its rows, and which process holds a call
+journal     the file: its rows, and which process holds a call; its statements are in sql/
 keys        makes new keys, and checks yours
 key_in_body puts a key into the body, for APIs that want it there
 errors      how a call can end without its answer

@@ -10,6 +10,7 @@ requests   a request, and what is refused before any page sees it
 responses  pages, JSON and files, each with the headers that keep browsers strict
 render     templates, in which every text is escaped and made visible
 charts     the shapes of an SVG, drawn by the server
+diagram    the states of a record as a drawing
 cache      what many people look at is made once for all of them
 times      times and durations as people read them
 login      how people log in to a standalone console: token, password, proxy

@@ -9,7 +9,7 @@ cast       who takes part, and the flow that each of them is
 ground     the store and the plays of one world
 outcomes   where each move leads
 engine     the moves that a state allows, faults among them
-promises   what must always hold, DESIGN's twelve, one function each
+promises   what must always hold, one function for each promise
 healing    after the faults: everything runs until it is quiet, and then must be settled
 search     all schedules or many, what was covered, and the shortest schedule that breaks a promise
 mutants    guards taken out, one at a time: the search must notice every one

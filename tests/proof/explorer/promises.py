@@ -1,4 +1,4 @@
-"""What must always hold (DESIGN, section 3), one function each, checked at every step.
+"""What must always hold: one function for each promise, checked at every step.
 
 The rules are written down here a second time, from the words and not from `core/states.py`: a
 mistake in the one table would otherwise prove itself.

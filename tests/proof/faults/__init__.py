@@ -8,6 +8,8 @@ cuts       connections cut at a commit: it arrived, it did not, or it arrives la
 upheavals  servers that are killed and started again, and primaries that are replaced
 full       a file system without room; a program, since it needs one of its own
 clocks     nodes whose clocks are hours off; an application, since they need processes
+skew       who holds a key on nodes whose clocks differ
+jumps      a clock that is set while handlers run
 careless   what a store or an adapter must not make of an error: the positive controls
 campaign   the crowd, and what befalls it
 placed     one fault at a gate, for `make test`: nothing of it is left to chance
