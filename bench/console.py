@@ -1,11 +1,12 @@
 """``python -m bench.console``: how long the pages of the console take, and whom they disturb.
 
 Every screen is asked for as a viewer, through the console's ASGI application, in a store of
-``--records``: with filters, on later pages, with the filter that finds least, about one key. Each
-time by a new console, which has read nothing yet: what a console remembers for some seconds is read
-anew each time. The table has the median and the slowest of ``--rounds`` in milliseconds; then the
-work, which is the CPU time that the page took here and in the database: on a machine that is busy
-with other things only that says something.
+``--records``, of which so many are ``--unknown`` or ``--in-flight``, with so many ``--dead``
+effects and so on. Lists are asked for with filters, on later pages, and with the filter that finds
+least. Each time by a new console, which has read nothing yet: what a console remembers for some
+seconds is read anew each time. The table has the median and the slowest of ``--rounds`` in
+milliseconds; then the work, which is the CPU time that the page took here and in the database: on a
+machine that is busy with other things only that says something.
 
 With ``--load``: fresh keys for an application under one worker, with its console mounted in it, in
 turns alone and beside ``--people`` who each read a page every second; with ``--apart`` that console
@@ -19,7 +20,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import httpx
@@ -178,8 +179,8 @@ def report(store: str, asked: list[Asked]) -> None:
 def main() -> None:
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser("bench.console", description=about)
-    parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--unknown", type=int, default=2_000, help="records in doubt")
+    for each in fields(Amounts):
+        parser.add_argument(f"--{each.name.replace('_', '-')}", type=int, default=each.default)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="pages with this in their title")
     parser.add_argument("stores", nargs="*", default=[*FILLED], help=", ".join(FILLED))
@@ -188,7 +189,7 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=6.0, help="of load, each time")
     given = parser.parse_args()
-    amounts = Amounts(given.records, given.unknown)
+    amounts = Amounts(**{each.name: getattr(given, each.name) for each in fields(Amounts)})
     if given.load:
         print(visitors.HEAD)
         for name in given.stores:

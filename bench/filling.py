@@ -47,7 +47,7 @@ KINDS: Final = ("replay", "conflict", "refusal", "suspicious_key", "mismatch")
 class Amounts:
     """How many rows there are of what."""
 
-    records: int = 1_000_000
+    records: int = 100_000
     unknown: int = 2_000
     """Half of them nobody will be asked about."""
     in_flight: int = 600
@@ -96,10 +96,10 @@ def _state(n: int, made: int, now: int, kept: int, doubtful: int, running: int) 
         due = None if n // doubtful % 2 else now + DAY + n
         return (5, 4, due, None, None, 3, REASONS[n % 3], resource, None, None, None, None)
     if n % running == 7 % running and n // running % 4 == 0:
-        times = (now + DAY, None, now + DAY, None)
+        times = (now + DAY + n, None, now + DAY, None)
         return (1, 3, times[0], now + DAY, None, None, None, None, b"{}", DAY, now + DAY, None)
     if n % running == 7 % running:
-        until = now - SECOND if n // running % 4 == 1 else now + DAY
+        until = (now - SECOND if n // running % 4 == 1 else now + DAY) - n
         return (2, 1, until, until, None, None, None, None, None, None, None, None)
     if n % 100 == 1:
         return (4, 6, end, None, None, None, "no connection", None, None, None, None, None)

@@ -17,6 +17,11 @@ from semel.stores.sqlite import connection as files
 SMALL = Amounts(12_000, 100, 40, 9_000, waiting=300, dead=200, audit=6_000, notables=2_000)
 LARGE = replace(SMALL, records=36_000, effects=27_000, audit=18_000)
 """All that people look at first is the same; what has piled up is three times as much."""
+BAD_DAY = Amounts(
+    48_000, 12_000, 12_000, 24_000, waiting=6_000, dead=6_000, audit=900, notables=900
+)
+WORSE_DAY = Amounts(144_000, 36_000, 36_000, 72_000, 18_000, 18_000, audit=900, notables=900)
+"""More is unknown, in flight and dead than any page looks at."""
 MOST_ROWS = 7_000
 
 
@@ -60,9 +65,14 @@ def test_every_screen_is_looked_at() -> None:
     assert {each.path.partition("/")[0] for each in SCREENS} <= asked
 
 
-def test_a_page_reads_no_more_where_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("less", "more"), [(SMALL, LARGE), (BAD_DAY, WORSE_DAY)], ids=["settled", "unsettled"]
+)
+def test_a_page_reads_no_more_where_there_is_more(
+    monkeypatch: pytest.MonkeyPatch, less: Amounts, more: Amounts
+) -> None:
     meter = Meter(monkeypatch)
-    small, large = looked(meter, SMALL), looked(meter, LARGE)
+    small, large = looked(meter, less), looked(meter, more)
     assert sum(steps for steps, _ in small.values()) > 1000  # it is measured
     assert sum(rows for _, rows in small.values()) > 1000
     assert {title: rows for title, (_, rows) in large.items() if rows > MOST_ROWS} == {}

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
 from semel.core import operations as ops
 from semel.core.exchange.settings_changed import foretold
 from semel.core.policy import SAFE_METHODS, Policy
-from semel.core.records import Glimpse, Identity, Micros, OnLapse, State
+from semel.core.records import Duty, Glimpse, Identity, Micros, State
 from semel.core.stored import snapshot
 from semel.errors import SemelError, StoreError
 from semel.guard import SHORTEST_RETENTION, Guard
 from semel.runtime.runtime import recorded_as
-from semel.stores.base import Backend, Examined, Finding
+from semel.stores.base import Backend, Examined, Finding, Store
 from semel.web import inventory
 from semel.web.inventory import KnownRoutes
 
@@ -84,14 +84,14 @@ def examine(backend: Backend) -> list[Finding]:
 def checkup(guard: Guard, app: Any = None) -> list[Finding]:
     """All findings about settings and records; each says what to do."""
     store, routes = guard.backend.blocking(), KnownRoutes(guard, app)
-    unsettled = store.perform(ops.Scan(_UNSETTLED, MOST))
+    unsettled = store.perform(ops.CountUnsettled(MOST))
     sample = store.perform(ops.Scan(tuple(State), SAMPLE))
     return [
         *_retentions(guard, app),
         *_settings(guard, routes),
         *_endpoints(app),
-        *_maintenance(guard, unsettled, sample),
-        *_waiting(unsettled),
+        *_maintenance(guard, sample),
+        *_waiting(store, unsettled.now),
         *_of_others(routes, store.perform(ops.CountDue(MOST))),
         *_unknown(unsettled),
         *_effects(guard),
@@ -149,26 +149,29 @@ def _overdue(due: Micros | None, now: Micros, grace: timedelta) -> bool:
     return due is not None and due + grace // timedelta(microseconds=1) < now
 
 
-def _abandoned(unsettled: ops.Scanned, grace: timedelta, *, resumable: bool) -> list[Glimpse]:
-    """Records in progress whose lease is long past: for a worker to resume, or to be swept."""
-    return [
-        each
-        for each in unsettled.glimpses
-        if each.state is State.IN_PROGRESS
-        and (each.on_lapse is OnLapse.RESUME) is resumable
-        and _overdue(each.leased_until, unsettled.now, grace)
-    ]
+def _left(store: Store, duty: Duty, now: Micros, grace: timedelta) -> int:
+    """How many records of a duty are overdue; of those in progress the lease must be long past."""
+    latest = ops.DuePlace(now - grace // timedelta(microseconds=1), _FIRST)
+    found = store.perform(ops.ListNewest(duty, MOST, latest)).found
+    times = (each.glimpse.leased_until if duty in _HELD else each.glimpse.due_at for each in found)
+    return sum(_overdue(each, now, grace) for each in times)
 
 
-def _many(found: Sized) -> str:
-    return f"{MOST} or more" if len(found) >= MOST else str(len(found))
+_HELD: Final = (Duty.LEASE, Duty.RESUME)
+_FIRST: Final = Identity(bytes(32))
+"""Before every identity."""
 
 
-def _maintenance(guard: Guard, unsettled: ops.Scanned, sample: ops.Scanned) -> Iterator[Finding]:
+def _many(count: int) -> str:
+    return f"{MOST} or more" if count >= MOST else str(count)
+
+
+def _maintenance(guard: Guard, sample: ops.Scanned) -> Iterator[Finding]:
     """Whether maintenance runs, by the work it left: it leaves no other trace."""
     from semel.worker.maintenance import INTERVAL, LEADER
 
-    lapsed = _abandoned(unsettled, MISSED * (guard.maintenance or INTERVAL), resumable=False)
+    store, grace = guard.backend.blocking(), MISSED * (guard.maintenance or INTERVAL)
+    lapsed = _left(store, Duty.LEASE, sample.now, grace)
     late = [
         each
         for each in sample.glimpses
@@ -180,7 +183,7 @@ def _maintenance(guard: Guard, unsettled: ops.Scanned, sample: ops.Scanned) -> I
     if not left:
         return
     work = " and ".join(left)
-    leader = guard.backend.blocking().perform(ops.WhoLeads(LEADER))
+    leader = store.perform(ops.WhoLeads(LEADER))
     if leader.until is not None and leader.until > leader.now:
         text = f"maintenance comes round, but is behind: {work}; look for errors in its log"
         yield Finding("warning", text)
@@ -196,14 +199,10 @@ def _maintenance(guard: Guard, unsettled: ops.Scanned, sample: ops.Scanned) -> I
     )
 
 
-def _waiting(unsettled: ops.Scanned) -> Iterator[Finding]:
+def _waiting(store: Store, now: Micros) -> Iterator[Finding]:
     """Stored requests that no worker runs, and operations that no worker completes."""
-    pending = [
-        each
-        for each in unsettled.glimpses
-        if each.state is State.PENDING and _overdue(each.due_at, unsettled.now, PATIENCE)
-    ]
-    stopped = _abandoned(unsettled, PATIENCE, resumable=True)
+    pending = _left(store, Duty.RUN, now, PATIENCE)
+    stopped = _left(store, Duty.RESUME, now, PATIENCE)
     for what, found in (("stored requests wait", pending), ("operations were left", stopped)):
         if found:
             yield Finding(
@@ -232,9 +231,8 @@ def _of_others(routes: KnownRoutes, waiting: ops.Waiting) -> Iterator[Finding]:
             )
 
 
-def _unknown(unsettled: ops.Scanned) -> Iterator[Finding]:
-    unknown = [each for each in unsettled.glimpses if each.state is State.UNKNOWN]
-    dead = [each for each in unknown if each.due_at is None]
+def _unknown(unsettled: ops.UnsettledCounts) -> Iterator[Finding]:
+    unknown, dead = unsettled.unknown.count, unsettled.dead.count
     if dead:
         yield Finding(
             "warning",
@@ -248,16 +246,18 @@ def _effects(guard: Guard) -> Iterator[Finding]:
     if not guard.backend.capabilities.outbox:
         return
     store = guard.backend.blocking()
-    dead = range(store.perform(ops.CountEffects(MOST)).dead.count)
+    dead = store.perform(ops.CountEffects(MOST)).dead.count
     if dead:
         yield Finding("warning", f"{_many(dead)} dead letters in the outbox: see semel dlq list")
-    waiting = store.perform(ops.BrowseEffects(ops.Shelf.WAITING, MOST))
-    late = [each for each in waiting.effects if _overdue(each.due_at, waiting.now, PATIENCE)]
+    now = store.perform(ops.Read(Identity(bytes(32)))).now
+    latest = ops.EffectPlace(now - PATIENCE // timedelta(microseconds=1), 0)
+    listed = store.perform(ops.ListNewestEffects(ops.Shelf.WAITING, MOST, before=latest))
+    late = [each for each in listed.effects if _overdue(each.due_at, now, PATIENCE)]
     if late:
         names = ", ".join(sorted({each.name for each in late})[:5])
         yield Finding(
             "error",
-            f"{_many(late)} effects ({names}) are due for more than {PATIENCE.seconds // 60} "
+            f"{_many(len(late))} effects ({names}) are due for more than {PATIENCE.seconds // 60} "
             "minutes: run semel worker with a guard that has deliverers for them",
         )
 

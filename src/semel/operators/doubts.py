@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from semel.core.frozen import frozen
-from semel.core.records import Case, Identity, Micros, State
+from semel.core.operations.lists import DuePlace, ListNewest
+from semel.core.records import Duty, Glimpse, Identity, Micros, OnLapse, State, whole_origin
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
+    from semel.stores.base import Store
 
 LOOK: Final = 5_000
 """Records in doubt that are looked at, unless it is told otherwise."""
-SHOWN: Final = 50
-"""Records of one group that are named."""
+_LAST: Final = Identity(b"\xff" * 32)
 
 
 @frozen
@@ -28,10 +28,11 @@ class DoubtGroup:
     dead: int
     """So many of them nobody will ask about again."""
     oldest: Micros
-    cases: tuple[Case, ...]
-    """The first of them, `SHOWN` at most."""
-    identities: tuple[Identity, ...]
-    """All of them."""
+    glimpses: tuple[Glimpse, ...]
+
+    @property
+    def identities(self) -> tuple[Identity, ...]:
+        return tuple(each.identity for each in self.glimpses)
 
 
 @frozen
@@ -45,31 +46,50 @@ class Doubts:
 
 
 def doubts(operator: Operator, look: int = LOOK) -> Doubts:
-    """Group what is in doubt; at most ``look`` records are read."""
-    read = list(islice(operator.list_unknown(), look + 1))
-    found: dict[tuple[str | None, str, str], list[Case]] = {}
-    for case, _ in read[:look]:
-        found.setdefault(_group(case), []).append(case)
-    groups = [_grouped(key, cases) for key, cases in found.items()]
+    """Group what is in doubt; about ``look`` records are read, however many there are."""
+    now = operator.now()
+    read, more = _read(operator.guard.backend.blocking(), look, now)
+    found: dict[tuple[str | None, str, str], list[Glimpse]] = {}
+    for seen in read:
+        found.setdefault(_group(seen), []).append(seen)
+    groups = [_grouped(key, glimpses) for key, glimpses in found.items()]
     groups.sort(key=lambda each: (-each.dead, -each.count, each.oldest))
-    now = read[0][1] if read else operator.now()
-    return Doubts(tuple(groups), min(len(read), look), len(read) > look, now)
+    return Doubts(tuple(groups), len(read), more, now)
 
 
-def _group(case: Case) -> tuple[str | None, str, str]:
-    terms, origin = case.terms, case.origin
+def _read(store: Store, look: int, now: Micros) -> tuple[list[Glimpse], bool]:
+    """By the index of what is due, which needs no sorting: first those nobody will ask about again,
+    which need a person, then those that a probe is asked about, then those whose lease ended."""
+    found: dict[Identity, Glimpse] = {}
+    more = False
+    never, ended = DuePlace(None, _LAST), DuePlace(now, _LAST)
+    for duty, before in ((Duty.ASK, never), (Duty.ASK, None), (Duty.LEASE, ended)):
+        page = store.perform(ListNewest(duty, look + 1 - len(found), before))
+        seen = [each.glimpse for each in page.found if _in_doubt(each.glimpse, now)]
+        found |= {each.identity: each for each in seen}
+        more = more or page.until is not None
+        if len(found) > look:
+            return list(found.values())[:look], True
+    return list(found.values()), more
+
+
+def _in_doubt(seen: Glimpse, now: Micros) -> bool:
+    """Whether it is unknown, or will be when the next request or the sweeper comes by."""
+    if seen.state is not State.IN_PROGRESS or seen.leased_until is None:
+        return seen.state is State.UNKNOWN
+    return seen.leased_until <= now and seen.on_lapse is OnLapse.UNKNOWN
+
+
+def _group(seen: Glimpse) -> tuple[str | None, str, str]:
+    terms, origin = seen.terms, whole_origin(seen.origin, seen.terms)
     route = f"{origin.method} {origin.path}"
     if terms is not None and terms.route != "*":
         route = terms.route
-    reason = case.record.reason or ""
-    if case.record.state is State.IN_PROGRESS:
-        reason = "its lease ended"
+    reason = "its lease ended" if seen.state is State.IN_PROGRESS else seen.reason or ""
     return None if terms is None else terms.application, route, reason
 
 
-def _grouped(key: tuple[str | None, str, str], cases: list[Case]) -> DoubtGroup:
-    cases.sort(key=lambda case: case.record.created_at)
-    dead = sum(case.record.state is State.UNKNOWN and case.due_at is None for case in cases)
-    oldest = cases[0].record.created_at
-    identities = tuple(case.record.identity for case in cases)
-    return DoubtGroup(*key, len(cases), dead, oldest, tuple(cases[:SHOWN]), identities)
+def _grouped(key: tuple[str | None, str, str], of: list[Glimpse]) -> DoubtGroup:
+    of.sort(key=lambda each: each.created_at)
+    dead = sum(each.state is State.UNKNOWN and each.due_at is None for each in of)
+    return DoubtGroup(*key, len(of), dead, of[0].created_at, tuple(of))

@@ -27,7 +27,7 @@ from semel.core.maintenance import (
     last_count,
     tend,
 )
-from semel.core.records import Identity, Micros, State
+from semel.core.records import Micros
 from semel.core.states import RecordEvent
 from semel.errors import ConfigurationError, StoreError
 from semel.log import log
@@ -55,10 +55,8 @@ _COUNT_LEASE: Final[Micros] = 600_000_000
 """How long a count may take before another process begins one too; two counts do no harm."""
 _LAPSES: Final = (RecordEvent.LAPSE, RecordEvent.LAPSE_RELEASE, RecordEvent.LAPSE_REQUEUE)
 """What a lease that is past came to; of the first nobody knows what became of it."""
-_STATES: Final = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)
-_PAGE: Final = 500
-_PAGES: Final = 20
-"""Counting what waits ends after so many pages: a higher number would tell nobody more."""
+_MOST: Final = 10_000
+"""Counting what waits ends there: a higher number would tell nobody more."""
 
 
 def pace_for(backend: Backend) -> Pace:
@@ -121,32 +119,16 @@ def survey(outbox: bool) -> Flow[dict[str, int | None]]:
 
     It is done in rounds of maintenance, never on the way of a request.
     """
-    counts: Counter[str] = Counter()
-    after: Identity | None = None
-    for _ in range(_PAGES):
-        page = yield from ask(ops.Scan(_STATES, _PAGE, after))
-        for glimpse in page.glimpses:
-            counts[glimpse.state.value] += 1
-            counts["dead"] += glimpse.state is State.UNKNOWN and glimpse.due_at is None
-        after = page.until
-        if after is None:
-            break
-    depths: dict[str, int | None] = {state.value: counts[state.value] for state in _STATES}
-    depths["dead"] = counts["dead"]
-    depths["waiting_effects"] = (yield from _count_effects(ops.Shelf.WAITING)) if outbox else None
-    depths["dead_effects"] = (yield from _count_effects(ops.Shelf.DEAD)) if outbox else None
-    return depths
-
-
-def _count_effects(shelf: ops.Shelf) -> Flow[int]:
-    count, after = 0, None
-    for _ in range(_PAGES):
-        page = yield from ask(ops.BrowseEffects(shelf, _PAGE, after))
-        count += len(page.effects)
-        if len(page.effects) < _PAGE:
-            break
-        after = page.effects[-1].key
-    return count
+    found = yield from ask(ops.CountUnsettled(_MOST))
+    effects = (yield from ask(ops.CountEffects(_MOST))) if outbox else None
+    return {
+        "pending": found.pending.count,
+        "in_progress": found.in_progress.count,
+        "unknown": min(found.unknown.count + found.dead.count, _MOST),
+        "dead": found.dead.count,
+        "waiting_effects": None if effects is None else effects.waiting.count,
+        "dead_effects": None if effects is None else effects.dead.count,
+    }
 
 
 class _ThreadLoop:

@@ -23,7 +23,7 @@ from semel.console.times import Moment, moment
 from semel.console.view import View, identity
 from semel.core import operations as ops
 from semel.core.frozen import frozen
-from semel.core.records import Case, Micros, State
+from semel.core.records import Case, Glimpse, Identity, Micros, State, whole_origin
 from semel.core.texts import one_line
 from semel.core.unknown.evidence import Absent, Evidence
 from semel.core.unknown.probe import Inspection
@@ -40,6 +40,10 @@ _LOOK: Final = 1_000
 """Records in doubt that a page looks at."""
 _ASKING: Final = 30.0
 """Seconds that probes of a list are asked: a slow provider holds a thread no longer."""
+_SHOWN: Final = 100
+"""Rows of a page, about: groups share them, the more groups the fewer each."""
+_FEWEST, _MOST_OF_ONE = 2, 50
+"""Rows of one group."""
 _LONGEST: Final = 300
 """Characters of a typed reason that are kept beside the evidence."""
 
@@ -92,7 +96,8 @@ def show(view: View) -> UnknownPage:
     """What is in doubt, by route and reason."""
     found = doubts(view.operator, _LOOK)
     fitting = _fitting(found, view.query.get("route"), view.query.get("reason"))
-    sections = tuple(_section(each, found.now) for each in fitting)
+    each_has = min(max(_SHOWN // max(1, len(fitting)), _FEWEST), _MOST_OF_ONE)
+    sections = tuple(_section(view, each, each_has, found.now) for each in fitting)
     return UnknownPage(sections, found.looked, found.more, len(view.approvals.pending()))
 
 
@@ -105,22 +110,28 @@ def _fitting(found: Doubts, route: str | None, reason: str | None) -> list[Doubt
     ]
 
 
-def _section(group: DoubtGroup, now: Micros) -> DoubtSection:
-    rows = tuple(_row(case, now) for case in group.cases)
+def _section(view: View, group: DoubtGroup, shown: int, now: Micros) -> DoubtSection:
+    rows = tuple(_row(view, each, now) for each in group.glimpses[:shown])
     named = (group.application, group.route, group.reason, group.count, group.dead)
     return DoubtSection(*named, Moment(group.oldest, now), rows)
 
 
-def _row(case: Case, now: Micros) -> DoubtRow:
-    record, origin = case.record, case.origin
-    try:
-        call = in_doubt(case)
-    except StoreError:
-        call = "its journal cannot be read"
+def _row(view: View, seen: Glimpse, now: Micros) -> DoubtRow:
+    origin = whole_origin(seen.origin, seen.terms)
     place = (origin.tenant, origin.method, origin.path)
-    dead = record.state is State.UNKNOWN and case.due_at is None
-    times = (Moment(record.created_at, now), case.tries, moment(case.due_at, now))
-    return DoubtRow(record.identity.hex(), record.state, *place, call, *times, dead)
+    dead = seen.state is State.UNKNOWN and seen.due_at is None
+    times = (Moment(seen.created_at, now), seen.tries, moment(seen.due_at, now))
+    call = _doubted_call(view, seen.identity)
+    return DoubtRow(seen.identity.hex(), seen.state, *place, call, *times, dead)
+
+
+def _doubted_call(view: View, identity: Identity) -> str | None:
+    """What of it is in doubt: only its journal says so, which lists do not read."""
+    found = view.operator.find(identity)
+    try:
+        return None if found is None else in_doubt(found.case)
+    except StoreError:
+        return "its journal cannot be read"
 
 
 def probe_many(view: View) -> ActPage:

@@ -12,9 +12,9 @@ there anyway: whose turn it is, and from when on. Read backwards it is nearly a 
 `semel.operators.lists` makes lists in order of time from these: it knows the retention that each
 record was promised, and sorts what is unsettled, of which there is little.
 
-A page costs what its limit says, however many records there are. Only dead letters are sorted by
-PostgreSQL and SQLite, all of them for each page. Records that change while somebody pages may be
-missed or seen twice; those that do not are seen once, also where many have the same time.
+A page costs what its limit says, however many records there are. Records that change while somebody
+pages may be missed or seen twice; those that do not are seen once, also where many have the same
+time.
 """
 
 from __future__ import annotations

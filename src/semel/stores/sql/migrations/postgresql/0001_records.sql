@@ -65,6 +65,10 @@ CREATE TABLE semel_record (
 
 CREATE INDEX semel_record_due ON semel_record (duty, due_at);
 
+-- Those that nobody will ask about again. They have no time to stand by: without it all of them would
+-- be sorted for each page of a list. Claims and completions are not in it.
+CREATE INDEX semel_record_dead ON semel_record (identity) WHERE duty = 4 AND due_at IS NULL;
+
 -- Few completions name a resource; a resource's name may be long.
 CREATE INDEX semel_record_resource ON semel_record (substr(resource, 1, 64))
     WHERE resource IS NOT NULL;

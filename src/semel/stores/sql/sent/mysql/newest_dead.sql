@@ -2,7 +2,8 @@
 -- newest_dead: records whose outcome nobody will ask about again.
 -- takes: identity limit
 -- gives: glimpses and now, by identity, the last first
--- why: they have no time to stand by. The index finds them among all others.
+-- why: they have no time to stand by. PostgreSQL and SQLite have an index of their identities, and
+--      MySQL's index of what is due ends with the identity: nothing is sorted.
 SELECT record.identity, record.state, record.on_lapse, record.tenant, record.method, record.path,
        record.`key` AS client_key, record.created_at, record.leased_until,
        CASE WHEN state = 3 /* completed */ THEN due_at END,
