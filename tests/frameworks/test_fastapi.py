@@ -619,6 +619,53 @@ async def test_a_request_cancelled_before_the_gate_leaves_nothing(world: World) 
     assert world.seen == []
 
 
+class GoesOn:
+    """A middleware that lets what is inside end although it is cancelled."""
+
+    def __init__(self, app: Any, cancelled: asyncio.Event) -> None:
+        self.app, self.cancelled = app, cancelled
+
+    async def __call__(self, *given: Any) -> None:
+        inside = asyncio.ensure_future(self.app(*given))
+        try:
+            await asyncio.shield(inside)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            await inside
+            raise
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_request_cancelled_on_its_way_to_the_gate_does_not_wait_there(
+    world: World, in_thread: bool
+) -> None:
+    reached, cancelled, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        reached.set()
+        await go.wait()
+
+    def pay() -> None:
+        world.seen.append("run")
+
+    async def apay() -> None:
+        world.seen.append("run")
+
+    world.app.add_api_route(
+        "/pay", pay if in_thread else apay, methods=["POST"], dependencies=[Depends(slow)]
+    )
+    world.app.add_middleware(GoesOn, cancelled=cancelled)
+    world.guard.fastapi(world.app)
+    wire = Wire(Ask(path=b"/pay", key=KEY, headers=(("authorization", "a1"),)))
+    serving = asyncio.create_task(world.app(scope_of(wire.ask), wire.receive, wire.send))
+    await reached.wait()
+    serving.cancel()
+    await cancelled.wait()
+    go.set()
+    await auntil(lambda: not world.guard.runtime.running)
+    assert world.seen == []
+
+
 async def test_a_request_cancelled_at_the_gate_lets_the_application_end(world: World) -> None:
     """It does not read its body, and the guard waits for it."""
 

@@ -266,7 +266,10 @@ class GatedExchange(AsgiExchange):
         try:
             await self.gate.reached.wait()
         except asyncio.CancelledError:
-            task.cancel()  # nothing is claimed: the application hears of it as without us
+            # Nothing is claimed: the application hears of it as without us. One that goes on all
+            # the same finds the gate closed, and does not wait there for ever.
+            self.turn_back()
+            task.cancel()
             raise
         return not self._over
 
