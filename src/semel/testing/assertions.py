@@ -52,10 +52,7 @@ def assert_replayed(first: Any, again: Any, *, header: str = REPLAYED) -> None:
         pairs = [("value", first.value, again.value)]
         marks = (first.replayed, again.replayed)
     else:
-        pairs = [
-            (what, read(first), read(again))
-            for what, read in (("status", _status), ("body", _body))
-        ]
+        pairs = [("status", _status(first), _status(again)), ("body", _body(first), _body(again))]
         marks = (_mark(first, header), _mark(again, header))
     for what, one, other in pairs:
         if one != other:

@@ -36,6 +36,7 @@ from semel.testing.process import (
     ProcessCrashed,
     SimulatedProcess,
 )
+from semel.testing.watched import WatchedBackend
 
 T = TypeVar("T")
 
@@ -142,7 +143,7 @@ class PrivateStore:
             guard.runtime = guard.new_runtime()
 
     def _new_runtime(self, guard: Guard) -> Runtime:
-        return self._process.runtime_of(guard)
+        return guard.runtime_on(WatchedBackend(guard.backend, self._process))
 
     # ── what happens to it ────────────────────────────────────────────────────────────────────────
 
@@ -177,7 +178,8 @@ class PrivateStore:
         the handler has answered, and its answer is not on record; ``"after completion"``: it is,
         and was not sent. Nobody gets an answer; the block ends there.
         """
-        if place not in PLACES[:1] + PLACES[3:] and not _names_point(place):
+        named = any(place.removeprefix(where) not in (place, "") for where in (WITHIN, BEHIND))
+        if place not in PLACES[:1] + PLACES[3:] and not named:
             raise ConfigurationError(f"no such place: {place!r}; there are {', '.join(PLACES)}")
         self._demand_taken()
         process, begun = self._process, len(self._observed.moments)
@@ -241,8 +243,7 @@ class PrivateStore:
     def effects(self, name: str | None = None) -> list[EffectSeen]:
         """What is in the outbox, waiting, delivered or dead; the oldest first."""
         self._demand_taken()
-        seen = [effect for guard in self._guards[:1] for effect in effects_of(guard, name)]
-        return sorted(seen, key=lambda effect: effect.created_at)
+        return sorted(effects_of(self._guards[0], name), key=lambda effect: effect.created_at)
 
     def assert_once(self, send: Callable[[], T]) -> T:
         """Send a request twice: the handler runs for the first, and the second is its replay.
@@ -314,10 +315,6 @@ def _wrapped_alike(given: Backend, own: Backend) -> Backend:
     made = copy.copy(given)
     made.inner = _wrapped_alike(given.inner, own)
     return made
-
-
-def _names_point(place: str) -> bool:
-    return any(place.removeprefix(where) not in (place, "") for where in (WITHIN, BEHIND))
 
 
 def _is_crash(error: BaseException) -> bool:

@@ -15,18 +15,17 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from semel.core import operations as ops
 from semel.core.records import Identity, whole_origin
 from semel.core.recovery import journal as journals
 from semel.core.terms import Terms, TermsId
 from semel.errors import StoreUnavailable
-from semel.testing.watched import Step, WatchedBackend, WatchedSteps, in_background
+from semel.testing.watched import Step, WatchedSteps, in_background
 
 if TYPE_CHECKING:
     from semel.guard import Guard
-    from semel.runtime.runtime import Runtime
 
 CLAIMED: Final = "after claim"
 COMPLETING: Final = "before completion"
@@ -74,15 +73,13 @@ class SimulatedProcess:
         self._observed = observed
         self._start_next = start_next
         self._until_commit: dict[WatchedSteps, list[str]] = {}
+        """The places that the commit of a transaction reaches."""
         self.ends_at: str | None = None
         """The place where it is to be ended."""
         self.over = False
         """Nothing that it asks for is done any more."""
         self.last: Step | None = None
         """The step at which it ended."""
-
-    def runtime_of(self, guard: Guard) -> Runtime:
-        return guard.runtime_on(WatchedBackend(guard.backend, self))
 
     # ── as a watcher ──────────────────────────────────────────────────────────────────────────────
 
@@ -101,7 +98,7 @@ class SimulatedProcess:
         elif isinstance(op, ops.Complete) and step.within is None:
             self._reach([COMPLETING], step)
         elif step.name == "commit" and step.within is not None:
-            self._reach([COMPLETING] * (COMPLETED in self._pending(step.within)), step)
+            self._reach([COMPLETING] * (COMPLETED in self._until_commit.get(step.within, ())), step)
 
     def after(self, step: Step, reply: object) -> None:
         if self.over and step.name != "roll_back":
@@ -110,17 +107,17 @@ class SimulatedProcess:
         if within is not None and step.name in ("commit", "roll_back"):
             reached = self._until_commit.pop(within, [])
             return self._reach(reached if step.name == "commit" else [], step)
-        if isinstance(reply, ops.Claimed) or _took(op, reply):
-            self._observed.runs[_identity(op)] += 1
+        applied = isinstance(reply, ops.Applied)
+        took = applied and isinstance(op, ops.Retake | ops.Resume | ops.Take)
+        if took or isinstance(reply, ops.Claimed):
+            self._observed.runs[cast("ops.Claim", op).identity] += 1
             return self._reach([CLAIMED], step)
-        reached = _reached(op, reply)
+        reached = [BEHIND + name for name in _done(op)] if applied else []
+        if applied and isinstance(op, ops.Complete):
+            reached = [COMPLETED]
         if within is None:
             return self._reach(reached, step)
-        return self._pending(within).extend(reached)
-
-    def _pending(self, transaction: WatchedSteps) -> list[str]:
-        """The places that its commit reaches."""
-        return self._until_commit.setdefault(transaction, [])
+        return self._until_commit.setdefault(within, []).extend(reached)
 
     # ── its end ───────────────────────────────────────────────────────────────────────────────────
 
@@ -133,9 +130,17 @@ class SimulatedProcess:
                 raise ProcessCrashed(moment)
 
     def _end(self) -> None:
+        """End the threads of its runtimes without their last words, and start the next process."""
         self.over = True
         for guard in self._guards:
-            _bury(guard.runtime)
+            runtime = guard.runtime
+            runtime.keeper.renewing.stop()
+            runtime.keeper._other_work.stop()
+            for thread in runtime._threads:
+                thread.stop()
+            for task in tuple(runtime.running):
+                task.add_done_callback(_hear)
+            runtime.running = _Abandoned(runtime.running)
         self._start_next()
 
     def _refuse(self) -> None:
@@ -161,36 +166,7 @@ def _hear(task: asyncio.Task[Any]) -> None:
         task.exception()  # else the event loop would log it
 
 
-def _bury(runtime: Runtime) -> None:
-    """End the threads of a runtime without their last words."""
-    runtime.keeper.renewing.stop()
-    runtime.keeper._other_work.stop()
-    for thread in runtime._threads:
-        thread.stop()
-    for task in tuple(runtime.running):
-        task.add_done_callback(_hear)
-    runtime.running = _Abandoned(runtime.running)
-
-
-# ── what steps come to ────────────────────────────────────────────────────────────────────────────
-
-
 def _done(op: object) -> list[str]:
     """The point that an operation puts on record; none for an intent, or one that is withdrawn."""
     points = journals.decode(op.journal).points if isinstance(op, ops.Advance) else ()
     return [points[-1].name] if points and points[-1].done else []
-
-
-def _reached(op: object, reply: object) -> list[str]:
-    if not isinstance(reply, ops.Applied):
-        return []
-    return [COMPLETED] if isinstance(op, ops.Complete) else [BEHIND + name for name in _done(op)]
-
-
-def _took(op: object, reply: object) -> bool:
-    return isinstance(op, ops.Retake | ops.Resume | ops.Take) and isinstance(reply, ops.Applied)
-
-
-def _identity(op: Any) -> Identity:
-    identity: Identity = op.identity
-    return identity

@@ -7,6 +7,7 @@ of a transaction's own (begin, savepoint, undo, flush, commit, roll_back, ascert
 from __future__ import annotations
 
 import threading
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -25,6 +26,8 @@ from semel.stores.base import (
 
 R = TypeVar("R")
 
+_STEPS: Final = frozenset({"savepoint", "undo", "flush", "commit", "roll_back"})
+"""The steps of a transaction that are no operations."""
 _BACKGROUND: Final = (
     *("semel-keeper", "semel-leases", "semel-renews"),
     *("semel-maintenance", "semel-census"),
@@ -105,26 +108,14 @@ class WatchedTransaction(WatchedStore):
 
     transacts = True
 
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._take, name) if name in _STEPS else super().__getattr__(name)
+
     def _take(self, name: str) -> None:
         step = self.step(name)
         self.watcher.before(step)
         getattr(self.inner, name)()
         self.watcher.after(step, None)
-
-    def savepoint(self) -> None:
-        self._take("savepoint")
-
-    def undo(self) -> None:
-        self._take("undo")
-
-    def flush(self) -> None:
-        self._take("flush")
-
-    def commit(self) -> None:
-        self._take("commit")
-
-    def roll_back(self) -> None:
-        self._take("roll_back")
 
 
 class AsyncWatchedTransaction(AsyncWatchedStore):
@@ -132,26 +123,14 @@ class AsyncWatchedTransaction(AsyncWatchedStore):
 
     transacts = True
 
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._take, name) if name in _STEPS else super().__getattr__(name)
+
     async def _take(self, name: str) -> None:
         step = self.step(name)
         self.watcher.before(step)
         await getattr(self.inner, name)()
         self.watcher.after(step, None)
-
-    async def savepoint(self) -> None:
-        await self._take("savepoint")
-
-    async def undo(self) -> None:
-        await self._take("undo")
-
-    async def flush(self) -> None:
-        await self._take("flush")
-
-    async def commit(self) -> None:
-        await self._take("commit")
-
-    async def roll_back(self) -> None:
-        await self._take("roll_back")
 
 
 class WatchedBackend(BackendWrapper):

@@ -54,11 +54,6 @@ class Harness:
         """None: there is no record, or the store has no index that could be wrong."""
         self._portal = EventLoopThread() if colour == "async" else None
         self._store: AsyncStore | None = None
-        if self._portal is not None:
-            self._store = self._portal.call(self._awaited())
-
-    async def _awaited(self) -> AsyncStore:
-        return self.backend.awaited()
 
     def travel(self, duration: Micros) -> None:
         """Later, by so much. Who goes nowhere moves nothing: that takes its time on servers."""
@@ -66,19 +61,15 @@ class Harness:
             self._travel(duration)
 
     def perform(self, op: StoreOperation[R]) -> R:
-        if self._portal is None or self._store is None:
-            reply: R = self.backend.blocking().perform(op)
-            return reply
-        return self._portal.call(self._awaited_reply(self._store, op))
-
-    async def _awaited_reply(self, store: AsyncStore, op: StoreOperation[R]) -> R:
-        """Asked within its loop: a store may answer with a future."""
-        return await store.perform(op)
+        if self._portal is not None:
+            return self._portal.call(self._awaited([op]))[0]
+        reply: R = self.backend.blocking().perform(op)
+        return reply
 
     def race(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
         """All at once: threads at a barrier, or tasks of one loop."""
         if self._portal is not None:
-            return self._portal.call(self._gather(ops))
+            return self._portal.call(self._awaited(ops))
         barrier = threading.Barrier(len(ops))
 
         def run(op: StoreOperation[R]) -> R:
@@ -88,11 +79,10 @@ class Harness:
         with ThreadPoolExecutor(len(ops)) as pool:
             return list(pool.map(run, ops))
 
-    async def _gather(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
-        store = self._store
-        assert store is not None
-        replies: list[R] = await asyncio.gather(*(store.perform(op) for op in ops))
-        return replies
+    async def _awaited(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
+        """All asked at once, within the loop: a store may answer with futures."""
+        store = self._store = self._store or self.backend.awaited()
+        return await asyncio.gather(*(store.perform(op) for op in ops))
 
     def record(self, identity: Identity) -> Record | None:
         match self.perform(Read(identity)):
