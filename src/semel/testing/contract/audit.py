@@ -8,7 +8,7 @@ import pytest
 
 from semel.core import operations as ops
 from semel.core.frozen import replace
-from semel.core.records import Case, Fence, Identity, OnLapse, Origin, State
+from semel.core.records import Fence, Identity, OnLapse, Origin, State
 from semel.errors import ConfigurationError
 from semel.testing.contract.harness import Harness
 from semel.testing.contract.outbox import dead
@@ -29,6 +29,7 @@ from semel.testing.contract.records import (
     reach,
     settle_happened,
 )
+from semel.testing.contract.work import recall
 
 ALL = 1_000
 SETTLED = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
@@ -45,12 +46,6 @@ LOOK_ALIKES = (
 
 def audit(harness: Harness, limit: int = ALL) -> tuple[ops.AuditEntry, ...]:
     return harness.perform(ops.BrowseAudit(limit)).entries
-
-
-def recall(harness: Harness, identity: Identity) -> Case:
-    found = harness.perform(ops.Recall(identity))
-    assert isinstance(found, ops.Recalled)
-    return found.case
 
 
 Doing = Callable[[Identity, Fence], ops.StoreOperation[ops.Written]]
@@ -252,15 +247,8 @@ class Erasing:
         for _ in range(4):
             self.made(harness, "ours ")  # another one, whatever a collation may say
             self.made(harness, "OURS")
-        found: dict[Identity, State] = {}
-        after: Identity | None = None
-        for _ in range(20):
-            page = harness.perform(ops.ListBelongings("ours", 3, after))
-            found |= {each.identity: each.state for each in page.found}
-            after = page.until
-            if after is None:
-                break
-        assert after is None
+        pages = harness.pages(lambda after: ops.ListBelongings("ours", 3, after))
+        found = {each.identity: each.state for page in pages for each in page.found}
         assert found == dict.fromkeys(ours, State.IN_PROGRESS)
 
     def test_tenants_that_look_alike_are_told_apart(self, harness: Harness) -> None:
@@ -288,16 +276,9 @@ class Resealing:
 
     def test_pages_go_on_and_end(self, harness: Harness) -> None:
         made = {reach(harness, State.COMPLETED)[0] for _ in range(5)}
-        found: list[Identity] = []
-        after: Identity | None = None
-        for _ in range(10):
-            page = harness.perform(ops.ListUnlike(b"E1", 2, after))
-            assert len(page.found) <= 2
-            found += [each.identity for each in page.found]
-            if page.until is None:
-                break
-            after = page.until
-        assert found == sorted(made)
+        pages = list(harness.pages(lambda after: ops.ListUnlike(b"E1", 2, after)))
+        assert max(len(page.found) for page in pages) <= 2
+        assert [each.identity for page in pages for each in page.found] == sorted(made)
 
     @pytest.mark.parametrize("part", ops.Part)
     def test_bytes_are_exchanged_for_those_that_were_seen(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from semel.core.operations.requests import Found, NoRecord, Read, StoreOperation
 from semel.core.records import Identity, Micros, Record
@@ -16,6 +16,7 @@ from semel.testing.contract.event_loop_thread import PATIENCE, EventLoopThread
 R = TypeVar("R")
 
 RACERS = 32
+MOST_PAGES = 50
 
 
 class Kept(NamedTuple):
@@ -78,6 +79,17 @@ class Harness:
 
         with ThreadPoolExecutor(len(ops)) as pool:
             return list(pool.map(run, ops))
+
+    def pages(self, ask: Callable[[Any], StoreOperation[R]]) -> Iterator[R]:
+        """The pages of a list, to its end. ``ask`` makes the operation for a place to go on."""
+        place: Any = None
+        for _ in range(MOST_PAGES):
+            page: Any = self.perform(ask(place))
+            yield page
+            place = page.until
+            if place is None:
+                return
+        raise AssertionError("the list does not end")
 
     async def _awaited(self, ops: Sequence[StoreOperation[R]]) -> list[R]:
         """All asked at once, within the loop: a store may answer with futures."""

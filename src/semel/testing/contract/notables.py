@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ def write(harness: Harness, *notables: ops.Notable, keep: Micros = KEEP) -> None
     assert harness.perform(ops.WriteNotables(notables, keep)).count == len(notables)
 
 
-def browse(harness: Harness, limit: int = ALL, **filters: object) -> tuple[ops.NotableEntry, ...]:
-    return harness.perform(ops.BrowseNotables(limit, **filters)).entries  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+def browse(harness: Harness, limit: int = ALL, **filters: Any) -> tuple[ops.NotableEntry, ...]:
+    return harness.perform(ops.BrowseNotables(limit, **filters)).entries
 
 
 def numbered(number: int, **changes: object) -> ops.Notable:
@@ -39,16 +40,11 @@ def numbers(entries: tuple[ops.NotableEntry, ...]) -> list[int]:
     return [json.loads(each.detail)["n"] for each in entries]
 
 
-def pages(harness: Harness, limit: int, **filters: object) -> Iterator[ops.NotableEntry]:
-    before: str | None = None
-    for _ in range(ALL):
-        page = harness.perform(ops.BrowseNotables(limit, before, **filters))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+def pages(harness: Harness, limit: int, **filters: Any) -> Iterator[ops.NotableEntry]:
+    for page in harness.pages(lambda before: ops.BrowseNotables(limit, before, **filters)):
         assert len(page.entries) <= limit
+        assert page.until is None or page.until == page.entries[-1].place
         yield from page.entries
-        if page.until is None:
-            return
-        assert page.entries[-1].place == page.until
-        before = page.until
 
 
 class Notables:

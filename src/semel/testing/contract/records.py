@@ -1,4 +1,4 @@
-"""What every store must do. One suite; `test_contract.py` runs it on each store in each colour."""
+"""What every store must do with records: claims, the state table, races, bytes, recipes."""
 
 from __future__ import annotations
 
@@ -93,6 +93,12 @@ class Kind:
     def target(self) -> State | None:
         return next(row.target for row in TABLE if row.event is self.event)
 
+    @property
+    def source(self) -> State:
+        source = next(row.source for row in TABLE if row.event is self.event)
+        assert source is not None
+        return source
+
 
 KINDS = {
     "retake": Kind(
@@ -166,6 +172,12 @@ KINDS = {
         keeps_fence=False,
     ),
 }
+
+RIVALS = (
+    *("retake", "take", "resume", "inquire"),
+    *("settle_happened", "settle_absent", "settle_call", "evict_unknown"),
+)
+"""The kinds of write of which the second finds what it would change changed by the first."""
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 EVERY_STATE = pytest.mark.parametrize("state", State)
@@ -323,9 +335,7 @@ class StateTable:
         ids=[name for name, kind in KINDS.items() if kind.repeats],
     )
     def test_a_write_asked_again_is_applied_once(self, harness: Harness, kind: Kind) -> None:
-        source = next(row.source for row in TABLE if row.event is kind.event)
-        assert source is not None
-        identity, fence = reach(harness, source, kind.on_lapse, deferred=kind.deferred)
+        identity, fence = reach(harness, kind.source, kind.on_lapse, deferred=kind.deferred)
         harness.travel(kind.wait)
         op = kind.make(identity, fence)
         first = applied(harness, op)
@@ -339,10 +349,13 @@ class StateTable:
             assert (again and again.snapshot) == (after and after.snapshot)
 
     @EVERY_STATE
-    def test_a_claim_never_changes_a_record(self, harness: Harness, state: State) -> None:
+    @pytest.mark.parametrize("ask", [claim, accept])
+    def test_a_claim_never_changes_a_record(
+        self, harness: Harness, state: State, ask: Callable[..., ops.Claim | ops.Accept]
+    ) -> None:
         identity, _ = reach(harness, state)
         before = existing(harness, identity)
-        reply = harness.perform(claim(identity, new_fence()))
+        reply = harness.perform(ask(identity, new_fence()))
         assert isinstance(reply, ops.Found)
         assert reply.record == before == existing(harness, identity)
 
@@ -404,16 +417,15 @@ class Claims:
         assert isinstance(reply, ops.Found)
         assert reply.record.state is State.FAILED_RETRYABLE
 
-    def test_a_key_that_is_too_old_starts_nothing(self, harness: Harness) -> None:
-        identity = new_identity()
-        now = now_of(harness)
-        assert harness.perform(claim(identity, new_fence(), fresh_until=now - 1)) == ops.Stale()
-        assert harness.record(identity) is None
-
-    def test_a_key_is_fresh_up_to_the_very_instant(self, harness: Harness) -> None:
-        fresh_until = now_of(harness) + harness.slack
-        reply = harness.perform(claim(new_identity(), new_fence(), fresh_until=fresh_until))
-        assert isinstance(reply, ops.Claimed)
+    @pytest.mark.parametrize("ask", [claim, accept])
+    def test_a_key_is_fresh_up_to_the_very_instant(
+        self, harness: Harness, ask: Callable[..., ops.Claim | ops.Accept]
+    ) -> None:
+        late = ask(new_identity(), new_fence(), fresh_until=now_of(harness) - 1)
+        assert harness.perform(late) == ops.Stale()
+        assert harness.record(late.identity) is None
+        fresh = ask(new_identity(), new_fence(), fresh_until=now_of(harness) + harness.slack)
+        assert isinstance(harness.perform(fresh), ops.Claimed | ops.Accepted)
 
     @EVERY_STATE
     def test_an_old_key_finds_its_record_all_the_same(self, harness: Harness, state: State) -> None:
@@ -423,7 +435,11 @@ class Claims:
         assert reply.record.state is state
 
     def test_absent_records_are_absent(self, harness: Harness) -> None:
-        assert isinstance(harness.perform(ops.Read(new_identity())), ops.NoRecord)
+        identity = new_identity()
+        fetch = ops.Fetch(identity, new_fence(), b"")
+        asked: list[ops.StoreOperation[Any]] = [ops.Read(identity), ops.Recall(identity), fetch]
+        for op in asked:
+            assert isinstance(harness.perform(op), ops.NoRecord)
 
 
 def now_of(harness: Harness) -> Micros:
@@ -435,11 +451,14 @@ def now_of(harness: Harness) -> Micros:
 class Lives:
     """Longer walks, and the edges of time."""
 
-    def test_completion_keeps_the_answer_and_ends_the_lease(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("answer", [b"\0\xff answer", b""])
+    def test_completion_keeps_the_answer_and_ends_the_lease(
+        self, harness: Harness, answer: bytes
+    ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
-        reply = applied(harness, complete(identity, fence, b"\0\xff answer"))
+        reply = applied(harness, complete(identity, fence, answer))
         record = existing(harness, identity)
-        assert record.snapshot == b"\0\xff answer"
+        assert record.snapshot == answer
         assert record.fence == fence
         assert record.leased_until is None
         assert record.expires_at == reply.expires_at
@@ -487,9 +506,13 @@ class Lives:
         assert record.leased_until == reply.leased_until
         assert lost(harness, complete(identity, old)) == record
 
-    def test_a_retake_whose_lease_is_past_is_not_handed_out_again(self, harness: Harness) -> None:
-        identity, old = reach(harness, State.FAILED_RETRYABLE)
-        op = ops.Retake(identity, old, new_fence(), LEASE)
+    @pytest.mark.parametrize("right", ["retake", "take"])
+    def test_a_right_whose_lease_is_past_is_not_handed_out_again(
+        self, harness: Harness, right: str
+    ) -> None:
+        kind = KINDS[right]
+        identity, seen = reach(harness, kind.source, deferred=kind.deferred)
+        op = kind.make(identity, seen)
         applied(harness, op)
         applied(harness, op)
         harness.travel(LEASE)
@@ -623,11 +646,6 @@ class Bytes:
         applied(harness, ops.Open(opened, holder, b"an open receipt"))
         assert isinstance(harness.perform(ops.Fetch(opened, holder, b"")), ops.NoRecord)
 
-    def test_an_empty_snapshot_is_a_snapshot(self, harness: Harness) -> None:
-        identity, fence = reach(harness, State.IN_PROGRESS)
-        applied(harness, complete(identity, fence, b""))
-        assert existing(harness, identity).snapshot == b""
-
     def test_a_reason_that_no_database_can_store_is_escaped(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
         applied(harness, ops.Suspend(identity, fence, "é\0\ud800☃"))
@@ -734,12 +752,18 @@ class Races:
         op = claim(new_identity(), new_fence())
         assert all(claimed(reply) for reply in harness.race([op] * RACERS))
 
-    def test_one_of_many_retakes_wins(self, harness: Harness) -> None:
-        identity, old = reach(harness, State.FAILED_RETRYABLE)
-        replies = harness.race(
-            [ops.Retake(identity, old, new_fence(), LEASE) for _ in range(RACERS)]
-        )
-        assert [isinstance(reply, ops.Applied) for reply in replies].count(True) == 1
+    @pytest.mark.parametrize("name", RIVALS)
+    def test_one_of_many_rivals_wins(self, harness: Harness, name: str) -> None:
+        kind = KINDS[name]
+        identity, seen = reach(harness, kind.source, kind.on_lapse, deferred=kind.deferred)
+        harness.travel(kind.wait)
+        asked = [kind.make(identity, seen) for _ in range(RACERS)]
+        replies = harness.race(asked)
+        won = [
+            op for op, reply in zip(asked, replies, strict=True) if reply.__class__ is not ops.Lost
+        ]
+        assert len(won) == 1
+        assert existing(harness, identity).fence == getattr(won[0], "fence", seen)
 
     @pytest.mark.parametrize("_round", ROUNDS)
     def test_completion_against_lapse(self, harness: Harness, _round: int) -> None:
@@ -802,11 +826,9 @@ class Recipes:
         reply = harness.perform(ops.Register(route, "r1"))
         assert isinstance(reply, ops.Registered)
         assert (reply.previous, reply.alive_until) == (None, None)
-
-    def test_the_same_recipe_is_the_recorded_one(self, harness: Harness, route: str) -> None:
-        harness.perform(ops.Register(route, "r1"))
-        assert isinstance(harness.perform(ops.Register(route, "r1")), ops.Registered)
-        assert isinstance(harness.perform(ops.Register(route, "r1", previous="r0")), ops.Registered)
+        for previous in (None, "r0"):
+            again = harness.perform(ops.Register(route, "r1", previous))
+            assert isinstance(again, ops.Registered)
 
     def test_another_recipe_is_refused(self, harness: Harness, route: str) -> None:
         harness.perform(ops.Register(route, "r1"))
@@ -872,16 +894,14 @@ class Recipes:
         assert isinstance(late, ops.Registered)
         assert late.previous == "r2"
 
-    def test_of_many_changes_one_wins(self, harness: Harness, route: str) -> None:
-        harness.perform(ops.Register(route, "r1"))
-        replies = harness.race(
-            [ops.Register(route, f"r2-{n}", previous="r1") for n in range(RACERS)]
-        )
-        assert [isinstance(reply, ops.Registered) for reply in replies].count(True) == 1
-
-    def test_many_first_registrations_agree(self, harness: Harness, route: str) -> None:
-        replies = harness.race([ops.Register(route, "r1") for _ in range(RACERS)])
+    def test_of_many_changes_one_wins_and_equal_ones_agree(
+        self, harness: Harness, route: str
+    ) -> None:
+        replies = harness.race([ops.Register(route, "r1")] * RACERS)
         assert all(isinstance(reply, ops.Registered) for reply in replies)
+        changes = [ops.Register(route, f"r2-{n}", previous="r1") for n in range(RACERS)]
+        replies = harness.race(changes)
+        assert [isinstance(reply, ops.Registered) for reply in replies].count(True) == 1
 
     def test_routes_are_apart(self, harness: Harness, route: str) -> None:
         harness.perform(ops.Register(route, "r1"))

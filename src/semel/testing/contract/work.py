@@ -11,7 +11,6 @@ from semel.core.records import Case, Fence, Identity, OnLapse, State
 from semel.testing.contract.harness import RACERS, Harness
 from semel.testing.contract.records import (
     ACT,
-    EVERY_STATE,
     LEASE,
     MINUTE,
     ORIGIN,
@@ -58,45 +57,19 @@ class Deferred:
         assert near(harness, case.record.leased_until, reply.now + PATIENCE)
         assert near(harness, case.due_at, reply.now)
 
-    def test_an_own_acceptance_asked_again_is_accepted(self, harness: Harness) -> None:
+    def test_an_own_acceptance_asked_again_is_accepted_until_it_is_taken(
+        self, harness: Harness
+    ) -> None:
         op = accept(new_identity(), new_fence())
         assert isinstance(harness.perform(op), ops.Accepted)
         assert isinstance(harness.perform(op), ops.Accepted)
-
-    @EVERY_STATE
-    def test_accepting_never_changes_a_record(self, harness: Harness, state: State) -> None:
-        identity, _ = reach(harness, state)
-        before = existing(harness, identity)
-        reply = harness.perform(accept(identity, new_fence()))
-        assert isinstance(reply, ops.Found)
-        assert reply.record == before == existing(harness, identity)
-
-    def test_an_own_acceptance_that_was_taken_is_found(self, harness: Harness) -> None:
-        op = accept(new_identity(), new_fence())
-        harness.perform(op)
         applied(harness, ops.Take(op.identity, op.fence, new_fence(), LEASE))
         assert isinstance(harness.perform(op), ops.Found)
-
-    def test_a_key_that_is_too_old_is_not_accepted(self, harness: Harness) -> None:
-        op = accept(new_identity(), new_fence(), fresh_until=now_of(harness) - 1)
-        assert harness.perform(op) == ops.Stale()
-        assert harness.record(op.identity) is None
 
     def test_one_of_many_acceptances_wins(self, harness: Harness) -> None:
         identity = new_identity()
         replies = harness.race([accept(identity, new_fence()) for _ in range(RACERS)])
         assert [isinstance(reply, ops.Accepted) for reply in replies].count(True) == 1
-
-    def test_one_of_many_workers_takes_it(self, harness: Harness) -> None:
-        identity, seen = reach(harness, State.PENDING)
-        asked = [ops.Take(identity, seen, new_fence(), LEASE) for _ in range(RACERS)]
-        replies = harness.race(asked)
-        winners = [
-            op.fence
-            for op, reply in zip(asked, replies, strict=True)
-            if isinstance(reply, ops.Applied)
-        ]
-        assert winners == [existing(harness, identity).fence]
 
     def test_taking_burns_the_fence_and_begins_a_lease(self, harness: Harness) -> None:
         identity, seen = reach(harness, State.PENDING)
@@ -106,14 +79,6 @@ class Deferred:
         assert case.request == REQUEST
         assert case.due_at == case.record.leased_until == reply.leased_until
         assert lost(harness, complete(identity, seen)) == case.record
-
-    def test_a_take_whose_lease_is_past_is_not_handed_out_again(self, harness: Harness) -> None:
-        identity, seen = reach(harness, State.PENDING)
-        op = ops.Take(identity, seen, new_fence(), LEASE)
-        applied(harness, op)
-        applied(harness, op)
-        harness.travel(LEASE)
-        assert lost(harness, op) == existing(harness, identity)
 
     def test_going_back_to_the_queue_keeps_request_journal_and_deadline(
         self, harness: Harness
@@ -204,33 +169,24 @@ class Deferred:
         harness.travel(LEASE)
         assert applied(harness, ops.Lapse(identity, fence, RETENTION)).state is State.UNKNOWN
 
-    def test_completing_drops_the_request_and_keeps_the_journal(self, harness: Harness) -> None:
-        identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, ops.Advance(identity, fence, b"calls"))
-        applied(harness, ops.Complete(identity, fence, b"", RETENTION, TOMBSTONE, "charge/7"))
-        case = recall(harness, identity)
-        assert (case.request, case.journal, case.resource) == (None, b"calls", "charge/7")
-        assert case.due_at == case.record.expires_at
-
-    def test_settling_as_happened_drops_the_request_and_keeps_the_journal(
-        self, harness: Harness
+    @pytest.mark.parametrize("end", ["completed", "settled as happened", "given up"])
+    def test_an_end_drops_the_request_and_giving_up_the_journal(
+        self, harness: Harness, end: str
     ) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
         applied(harness, ops.Advance(identity, fence, b"calls"))
-        applied(harness, ops.Suspend(identity, fence))
-        applied(harness, settle_happened(identity, fence))
+        ends: dict[str, ops.StoreOperation[ops.Written]] = {
+            "completed": ops.Complete(identity, fence, b"", RETENTION, TOMBSTONE, "charge/7"),
+            "settled as happened": settle_happened(identity, fence),
+            "given up": ops.EvictUnknown(identity, fence, new_fence(), TOMBSTONE, ACT),
+        }
+        if end != "completed":
+            applied(harness, ops.Suspend(identity, fence))
+        applied(harness, ends[end])
         case = recall(harness, identity)
-        assert (case.request, case.journal) == (None, b"calls")
-        assert case.due_at == case.record.expires_at
-
-    def test_giving_up_drops_request_and_journal(self, harness: Harness) -> None:
-        identity, fence = reach(harness, State.IN_PROGRESS, deferred=True)
-        applied(harness, ops.Advance(identity, fence, b"calls"))
-        applied(harness, ops.Suspend(identity, fence))
-        applied(harness, ops.EvictUnknown(identity, fence, new_fence(), TOMBSTONE, ACT))
-        case = recall(harness, identity)
-        assert (case.request, case.journal) == (None, None)
-        assert case.due_at == case.record.forget_at
+        assert (case.request, case.journal) == (None, None if end == "given up" else b"calls")
+        assert case.resource == ("charge/7" if end == "completed" else None)
+        assert case.due_at == (case.record.expires_at or case.record.forget_at)
 
 
 class RecoveryPoints:
@@ -259,9 +215,6 @@ class RecoveryPoints:
         ]
         assert all(isinstance(reply, ops.Applied) for reply in harness.race(ends))
         assert all(recall(harness, op.identity).resource == op.resource for op in ends)
-
-    def test_an_absent_record_is_not_recalled(self, harness: Harness) -> None:
-        assert isinstance(harness.perform(ops.Recall(new_identity())), ops.NoRecord)
 
     def test_advancing_replaces_the_journal_and_nothing_else(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
@@ -296,19 +249,13 @@ class RecoveryPoints:
 
     def test_only_a_lapsed_operation_is_resumed(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        before = existing(harness, identity)
+        op = ops.Resume(identity, fence, new_fence(), LEASE)
+        harness.travel(LEASE // 2)
+        renewed = applied(harness, ops.Renew(identity, fence, LEASE))
+        assert recall(harness, identity).due_at == renewed.leased_until
         harness.travel(LEASE - 1 - harness.slack)
-        assert lost(harness, ops.Resume(identity, fence, new_fence(), LEASE)) is not None
-        assert existing(harness, identity).fence == before.fence
-
-    @pytest.mark.parametrize("on_lapse", [OnLapse.UNKNOWN, OnLapse.RELEASE])
-    def test_only_what_was_declared_so_is_resumed(
-        self, harness: Harness, on_lapse: OnLapse
-    ) -> None:
-        identity, fence = reach(harness, State.IN_PROGRESS, on_lapse)
-        harness.travel(LEASE)
-        before = existing(harness, identity)
-        assert lost(harness, ops.Resume(identity, fence, new_fence(), LEASE)) == before
+        assert lost(harness, op) == existing(harness, identity)
+        assert existing(harness, identity).fence == fence
 
     def test_a_resumable_operation_does_not_lapse(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
@@ -330,14 +277,6 @@ class RecoveryPoints:
         assert (case.record.fence, case.due_at) == (fence, case.record.leased_until)
         assert lost(harness, complete(identity, old)) == case.record
 
-    def test_one_of_many_resumes_wins(self, harness: Harness) -> None:
-        identity, seen = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        harness.travel(LEASE)
-        replies = harness.race(
-            [ops.Resume(identity, seen, new_fence(), LEASE) for _ in range(RACERS)]
-        )
-        assert [isinstance(reply, ops.Applied) for reply in replies].count(True) == 1
-
     @pytest.mark.parametrize("_round", ROUNDS)
     def test_completion_against_resumption(self, harness: Harness, _round: int) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
@@ -349,14 +288,6 @@ class RecoveryPoints:
         assert completed != resumed
         expected = State.COMPLETED if completed else State.IN_PROGRESS
         assert existing(harness, identity).state is expected
-
-    def test_a_renewed_operation_is_not_resumed(self, harness: Harness) -> None:
-        identity, fence = reach(harness, State.IN_PROGRESS, OnLapse.RESUME)
-        harness.travel(LEASE // 2)
-        renewed = applied(harness, ops.Renew(identity, fence, LEASE))
-        assert recall(harness, identity).due_at == renewed.leased_until
-        harness.travel(LEASE // 2 + 1)
-        assert lost(harness, ops.Resume(identity, fence, new_fence(), LEASE)) is not None
 
     def test_a_call_that_happened_lets_its_operation_be_resumed_at_once(
         self, harness: Harness
@@ -378,12 +309,17 @@ class RecoveryPoints:
         assert lost(harness, op) is not None
 
     @pytest.mark.parametrize("on_lapse", [OnLapse.UNKNOWN, OnLapse.RELEASE])
-    def test_only_a_resumable_operation_has_calls_to_settle(
+    def test_only_what_was_declared_so_is_resumed_or_has_calls_to_settle(
         self, harness: Harness, on_lapse: OnLapse
     ) -> None:
-        identity, fence = reach(harness, State.UNKNOWN, on_lapse)
-        before = existing(harness, identity)
-        assert lost(harness, ops.SettleCall(identity, fence, new_fence(), b"", ACT)) == before
+        running, held = reach(harness, State.IN_PROGRESS, on_lapse)
+        unknown, fence = reach(harness, State.UNKNOWN, on_lapse)
+        harness.travel(LEASE)
+        before = existing(harness, running), existing(harness, unknown)
+        assert lost(harness, ops.Resume(running, held, new_fence(), LEASE)) == before[0]
+        settling = ops.SettleCall(unknown, fence, new_fence(), b"", ACT)
+        assert lost(harness, settling) == before[1]
+        assert (existing(harness, running), existing(harness, unknown)) == before
 
     @pytest.mark.parametrize("journal", [None, b"without the intent"])
     def test_an_absent_call_leaves_a_journal_for_the_retry(
@@ -410,10 +346,6 @@ class Inquiries:
         assert near(harness, case.due_at, now_of(harness) + MINUTE)
         assert case.record.leased_until is None
 
-    def test_a_record_nobody_can_be_asked_about_is_a_dead_letter(self, harness: Harness) -> None:
-        identity, _ = self.unknown(harness, None)
-        assert recall(harness, identity).due_at is None
-
     def test_a_lapsed_record_is_due_at_once(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.IN_PROGRESS)
         harness.travel(LEASE)
@@ -437,22 +369,16 @@ class Inquiries:
         lost(harness, ops.Inquire(identity, fence, 2, MINUTE))
         assert recall(harness, identity) == before
 
-    def test_one_of_many_inquiries_wins(self, harness: Harness) -> None:
-        identity, fence = self.unknown(harness)
-        replies = harness.race([ops.Inquire(identity, fence, 0, MINUTE) for _ in range(RACERS)])
-        assert [isinstance(reply, ops.Applied) for reply in replies].count(True) == 1
-        assert recall(harness, identity).tries == 1
-
-    def test_giving_up_makes_a_dead_letter(self, harness: Harness) -> None:
-        identity, fence = self.unknown(harness)
-        applied(harness, ops.Inquire(identity, fence, 0, None))
-        assert recall(harness, identity).due_at is None
-        assert existing(harness, identity).state is State.UNKNOWN
-
-    def test_a_dead_letter_may_be_asked_about_again(self, harness: Harness) -> None:
+    def test_what_nobody_asks_about_is_a_dead_letter_until_somebody_does(
+        self, harness: Harness
+    ) -> None:
         identity, fence = self.unknown(harness, None)
+        assert recall(harness, identity).due_at is None
         applied(harness, ops.Inquire(identity, fence, 0, 0))
         assert recall(harness, identity).due_at is not None
+        applied(harness, ops.Inquire(identity, fence, 1, None))  # and given up again
+        assert recall(harness, identity).due_at is None
+        assert existing(harness, identity).state is State.UNKNOWN
 
     def test_a_late_completion_leaves_nothing_to_ask(self, harness: Harness) -> None:
         identity, fence = self.unknown(harness)
