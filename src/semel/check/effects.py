@@ -39,7 +39,7 @@ class EffectCounter:
         answers = [send() for send in sends]
         answered = time.monotonic()
         most = len(sends)
-        counted = _until(self._since(before), lambda n: n >= most and not n % most, self._wait)
+        counted = self._counted(self._oracle, before, lambda n: n >= most and not n % most)
         self._late = max(0.0, time.monotonic() - answered - _PAUSE)
         time.sleep(_QUIET + self._late + self._settle)
         after = self._oracle.count() - before
@@ -63,7 +63,7 @@ class EffectCounter:
         late, and then as long again for those that should not come."""
         if before is None or self._oracle is None:
             return None
-        _until(self._since(before), lambda n: n >= requests * self.of_one, self._wait)
+        self._counted(self._oracle, before, lambda n: n >= requests * self.of_one)
         time.sleep(2 * self._late + self._settle)
         return self._oracle.count() - before
 
@@ -75,16 +75,9 @@ class EffectCounter:
         time.sleep(seconds)
         return self._oracle.count() != before
 
-    def _since(self, before: int) -> Callable[[], int]:
-        oracle = self._oracle
-        return lambda: 0 if oracle is None else oracle.count() - before
-
-
-def _until(count: Callable[[], int], enough: Callable[[int], bool], seconds: float) -> int:
-    """The count when it is enough, or when the time is over."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = count()
-        if enough(found) or time.monotonic() > deadline:
-            return found
-        time.sleep(_PAUSE)
+    def _counted(self, oracle: Oracle, before: int, enough: Callable[[int], bool]) -> int:
+        """The effects since, when they are enough, or when the time is over."""
+        deadline = time.monotonic() + self._wait
+        while not enough(found := oracle.count() - before) and time.monotonic() <= deadline:
+            time.sleep(_PAUSE)
+        return found

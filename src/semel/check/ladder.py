@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -201,13 +201,6 @@ def _chosen(probes: Iterable[CheckProbe], only: Sequence[str]) -> list[CheckProb
 
 
 def _climb(run: CheckRun, probes: Sequence[CheckProbe]) -> Iterator[ProbeResult]:
-    _learn(run)
-    run.promises = declared_promises(run)
-    for each in probes:
-        yield _tried(each, run)
-
-
-def _learn(run: CheckRun) -> None:
     """Different keys first: they show what differs anyway, and what one request counts."""
     calls = 0 if run.provider is None else run.provider.count()
     answers = run.counter.learn([lambda: _succeeding(run)] * SAMPLES)
@@ -216,6 +209,9 @@ def _learn(run: CheckRun) -> None:
     run.noise = noise_of(answers)
     run.tells_first = run.tells(answers[0])
     run.facts["differs anyway"] = run.noise.words()
+    run.promises = declared_promises(run)
+    for each in probes:
+        yield _tried(each, run)
 
 
 def _succeeding(run: CheckRun) -> WireAnswer:
@@ -244,9 +240,7 @@ def _tried(each: CheckProbe, run: CheckRun) -> ProbeResult:
         doubtful = result.verdict is CheckVerdict.BROKEN and result.counted
         if doubtful and run.counter.moves_by_itself(min(3.0, max(1.0, seconds))):
             result = not_observable(f"the count changes by itself, or late: {result.reason}")
-    except NotAnswered as error:
-        result = not_observable(str(error))
-    except OracleFailed as error:
+    except (NotAnswered, OracleFailed) as error:
         result = not_observable(str(error))
     return replace(
         result,
@@ -285,16 +279,11 @@ def _oracle(
         provider = stack.enter_context(closing(made))
     if options.effects is None:
         return provider, provider
-    headers = credentials_of(options.token) if _same_host(options.effects, origin) else ()
+    headers: Pairs = ()
+    with suppress(ValueError):  # the host of the API gets the token, and no other
+        if urlsplit(options.effects).hostname == origin.hostname:
+            headers = credentials_of(options.token)
     return oracle_at(options.effects, options.timeout, headers, options.allowed), provider
-
-
-def _same_host(effects: str, origin: SplitResult) -> bool:
-    """A token is for the host of the API: another one that counts does not get it."""
-    try:
-        return urlsplit(effects).hostname == origin.hostname
-    except ValueError:
-        return False
 
 
 def credentials_of(token: str | None) -> Pairs:

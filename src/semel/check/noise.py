@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from semel.check.json_values import is_array, is_object
-from semel.check.wire import NO_JSON, WireAnswer
+from semel.check.json_values import NO_JSON, is_array, is_object
+from semel.check.wire import WireAnswer
 
 OF_ONE_MOMENT: Final = frozenset(
     {

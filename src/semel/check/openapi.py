@@ -93,7 +93,8 @@ def _ready(
     """The operation with a body; None where it takes no keys, a `LookupError` that says what is
     missing."""
     parameters = [_resolved(document, each) for each in operation["parameters"]]
-    if not _takes_keys(operation, parameters):
+    named = {str(each.get("name")).lower() for each in parameters if each.get("in") == "header"}
+    if "idempotency-key" not in named and "x-idempotency" not in operation:
         return None
     target = prefix + _filled(path, parameters, values)
     kind, body = _body(document, operation)
@@ -114,11 +115,6 @@ def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[st
 
 def _list(value: object) -> list[Any]:
     return value if is_array(value) else []
-
-
-def _takes_keys(operation: Mapping[str, Any], parameters: list[Mapping[str, Any]]) -> bool:
-    named = {str(each.get("name")).lower() for each in parameters if each.get("in") == "header"}
-    return "idempotency-key" in named or "x-idempotency" in operation
 
 
 def _filled(path: str, parameters: list[Mapping[str, Any]], values: Mapping[str, str]) -> str:
@@ -150,7 +146,7 @@ def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> tuple[st
     elif examples and "value" in examples[0]:
         made = examples[0]["value"]
     else:
-        made = example_of(document, media.get("schema", {}))
+        made = _Maker(document).made(media.get("schema", {}))
     return kind, _encoded(made)
 
 
@@ -182,13 +178,9 @@ def _resolved(document: Mapping[str, Any], node: Any) -> Mapping[str, Any]:
     raise LookupError(f"its $ref leads in a circle: {_BY_HAND}")
 
 
-def example_of(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
-    """A value that the schema allows, as small as can be: required members only."""
-    return _Maker(document).made(schema)
-
-
 class _Maker:
-    """Makes one value, of at most `MOST_PARTS` parts."""
+    """Makes a value that a schema allows, as small as can be: required members only, and at most
+    `MOST_PARTS` parts."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document

@@ -24,9 +24,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
-from semel.check.json_values import is_array
+from semel.check.json_values import NO_JSON, is_array
 from semel.check.safety import allowed_origin
-from semel.check.wire import NO_JSON, Caller, NoReply, Pairs, RequestBudget, WireRequest, target_of
+from semel.check.wire import Caller, NoReply, Pairs, RequestBudget, WireRequest, target_of
 from semel.errors import ConfigurationError, SemelError
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})

@@ -69,9 +69,9 @@ def keys(run: CheckRun) -> ProbeResult:
     if run.promises is None:
         return skipped("the API publishes no contract")
     key = run.new_key()
-    first, before = run.send(key), run.effects()
+    first, before = run.send(key), run.counter.now()
     again = run.send(key)
-    kept, effects = run.kept(first, again), run.effects_since(before, requests=0)
+    kept, effects = run.kept(first, again), run.counter.since(before, requests=0)
     if run.promises and effects:
         return broken_by_count(f"{NOT_ENFORCED}a repeated request took effect again")
     if run.promises and kept is False:
@@ -145,8 +145,7 @@ def replay(run: CheckRun, said: Any) -> ProbeResult:
     value = said.get("value") if is_object(said) else None
     if not isinstance(name, str) or not isinstance(value, str):
         return broken(f"{NOT_ENFORCED}the contract's replay names no header and value")
-    key = run.new_key()
-    first, again = run.send(key), run.send(key)
+    first, again = run.twice()
     if again.value(name) != value:
         got = again.value(name) or "nothing"
         return broken(f"{NOT_ENFORCED}declared {name}: {value}; the replay has {got}")

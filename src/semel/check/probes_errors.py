@@ -77,8 +77,7 @@ def server_error(run: CheckRun) -> ProbeResult:
     "A client may retry for as long as it was told, and no longer.",
 )
 def expiry(run: CheckRun) -> ProbeResult:
-    key = run.new_key()
-    first, again = run.send(key), run.send(key)
+    first, again = run.twice()
     told = first.value("Idempotency-Expires")
     run.facts["lifetime"] = told or "not told"
     if told is None:

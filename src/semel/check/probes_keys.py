@@ -7,6 +7,7 @@ from semel.check.run import (
     ProbeResult,
     broken,
     broken_by_count,
+    either,
     holds,
     not_observable,
     probe,
@@ -27,12 +28,8 @@ def _refused(answer: WireAnswer, what: str, expected: tuple[int, ...]) -> ProbeR
     if answer.status in NOT_ABOUT_KEYS:
         return not_observable(f"{what} got {answer.status}, which is not about the key")
     if expected and answer.status not in expected:
-        return broken(f"{what} got {answer.status}; the profile expects {_either(expected)}")
+        return broken(f"{what} got {answer.status}; the profile expects {either(expected)}")
     return holds(f"{what} is refused with {answer.status}")
-
-
-def _either(statuses: tuple[int, ...]) -> str:
-    return " or ".join(map(str, statuses))
 
 
 @probe(
@@ -41,7 +38,7 @@ def _either(statuses: tuple[int, ...]) -> str:
     "Where a client forgets the key, nothing protects its retries; it should learn of it at once.",
 )
 def missing(run: CheckRun) -> ProbeResult:
-    before = run.effects()
+    before = run.counter.now()
     answer = run.send(None)
     run.facts["key required"] = "no" if answer.succeeded else f"yes ({answer.status})"
     if run.profile.required is None:
@@ -49,7 +46,7 @@ def missing(run: CheckRun) -> ProbeResult:
     if not run.profile.required:
         taken = answer.succeeded
         return holds("taken, as keys are optional") if taken else broken(f"got {answer.status}")
-    if run.effects_since(before, requests=0):
+    if run.counter.since(before, requests=0):
         return broken_by_count("a request without a key took effect")
     return _refused(answer, "a request without a key", run.profile.missing)
 

@@ -14,6 +14,7 @@ from semel.check.run import (
     ProbeResult,
     broken,
     broken_by_count,
+    either,
     holds,
     not_observable,
     probe,
@@ -35,11 +36,11 @@ WAITING: Final = 2.0
     "Clients, proxies and queues retry while the first try is still under way.",
 )
 def twenty(run: CheckRun) -> ProbeResult:
-    before = run.effects()
+    before = run.counter.now()
     request = run.request(run.new_key())
     answers = run.caller.at_once([request] * AT_ONCE)
     final = run.final(request)
-    since = run.effects_since(before)
+    since = run.counter.since(before)
     told = [answer for answer in answers if answer is not None]
     done = [answer for answer in (*told, final) if answer is not None and answer.succeeded]
     done = [answer for answer in done if answer.status != 202] or done
@@ -161,8 +162,7 @@ def same(run: CheckRun) -> ProbeResult:
         return holds(f"waited, and got {status}; one effect")
     expected = run.profile.in_flight
     if expected and status not in expected:
-        words = " or ".join(map(str, expected))
-        return broken(f"got {status}; the profile expects {words}")
+        return broken(f"got {status}; the profile expects {either(expected)}")
     if seen.duplicate.succeeded and status != 202:
         return broken(f"got {status} while the first was still running, as if it had been done")
     return holds(f"got {status}; one effect")
@@ -224,10 +224,10 @@ def pause(run: CheckRun) -> ProbeResult:
     "It is the very case that keys are for: the answer got lost on its way.",
 )
 def after(run: CheckRun) -> ProbeResult:
-    before = run.effects()
+    before = run.counter.now()
     request = run.request(run.new_key())
     run.caller.hang_up(request)
-    run.effects_since(before)  # until the first try, which nobody waits for, has got so far
+    run.counter.since(before)  # until the first try, which nobody waits for, has got so far
     return _retried(run, request, before)
 
 
@@ -240,7 +240,7 @@ def middle(run: CheckRun) -> ProbeResult:
     body = run.operation.request.body
     if len(body) < 2:
         return skipped("the request has no body to stop in")
-    before = run.effects()
+    before = run.counter.now()
     request = run.request(run.new_key())
     run.caller.hang_up(request, keep_back=len(body) // 2)
     return _retried(run, request, before)
@@ -248,7 +248,7 @@ def middle(run: CheckRun) -> ProbeResult:
 
 def _retried(run: CheckRun, request: WireRequest, before: int | None) -> ProbeResult:
     answer = run.final(request)
-    since = run.effects_since(before)
+    since = run.counter.since(before)
     if answer is None:
         return broken("its retry never got an answer")
     if not answer.succeeded:
@@ -272,12 +272,12 @@ def restart(run: CheckRun) -> ProbeResult:
     first = run.send(key)
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
-    before = run.effects()
+    before = run.counter.now()
     run.restart()
     again = run.final(run.request(key))
     if again is None:
         return broken("no answer after the restart")
-    if (run.effects_since(before, requests=0) or 0) > 0:  # a count may begin anew
+    if (run.counter.since(before, requests=0) or 0) > 0:  # a count may begin anew
         return broken_by_count("it took effect again after the restart")
     kept = run.kept(first, again)
     if kept:

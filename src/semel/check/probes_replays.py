@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from semel.check.json_values import is_array, is_object
+from semel.check.json_values import NO_JSON, is_array, is_object, json_of
 from semel.check.noise import OF_ONE_MOMENT, OF_THE_RESOURCE, moved_paths, text_at
 from semel.check.run import (
     CheckRun,
     ProbeResult,
     broken,
     broken_by_count,
+    either,
     holds,
     not_observable,
     probe,
     skipped,
 )
-from semel.check.wire import NO_JSON, WireAnswer
+from semel.check.wire import WireAnswer
 
 LEAST_LEAK = 6
 """Characters of a value that another caller cannot have by chance."""
@@ -30,7 +31,7 @@ LEAST_LEAK = 6
 )
 def equal(run: CheckRun) -> ProbeResult:
     key = run.new_key()
-    first, before = run.send(key), run.effects()
+    first, before = run.send(key), run.counter.now()
     again = run.send(key)
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
@@ -41,7 +42,7 @@ def equal(run: CheckRun) -> ProbeResult:
         return holds(f"{again.status}, {'byte for byte' if same else 'in another layout'}")
     if kept is None:
         moved = ", ".join(moved_paths(first, again))
-        if moved and run.effects_since(before, requests=0) == 0:
+        if moved and run.counter.since(before, requests=0) == 0:
             return holds(f"{again.status}, kept but for {moved}, and no effect")
         return not_observable(run.untold(first, again))
     said = ", though it is marked as a replay" if run.marked(again) else ""
@@ -54,15 +55,15 @@ def equal(run: CheckRun) -> ProbeResult:
     "An answer can be kept while the charge is made again. Only a count shows it.",
 )
 def once(run: CheckRun) -> ProbeResult:
-    before = run.effects()
+    before = run.counter.now()
     if before is None:
         return not_observable(run.counter.doubt)
     key = run.new_key()
     first = run.send(key)
-    made = run.effects_since(before)
+    made = run.counter.since(before)
     run.send(key)
     run.send(key)
-    since = run.effects_since(before)
+    since = run.counter.since(before)
     run.facts["effects"] = f"{since} for three sends of one request"
     if not first.succeeded:
         return skipped(f"the request itself got {first.status}")
@@ -79,8 +80,7 @@ def once(run: CheckRun) -> ProbeResult:
     "Clients and support staff need to tell an answer from its repetition.",
 )
 def marker(run: CheckRun) -> ProbeResult:
-    key = run.new_key()
-    first, again = run.send(key), run.send(key)
+    first, again = run.twice()
     if run.deferred:
         return skipped(
             "requests are run later: an answer that was asked for is always a repeated one"
@@ -111,8 +111,7 @@ def _markers(run: CheckRun, answer: WireAnswer) -> list[str]:
     "A client that lost the first answer needs its Location and all its links, not just the body.",
 )
 def headers(run: CheckRun) -> ProbeResult:
-    key = run.new_key()
-    first, again = run.send(key), run.send(key)
+    first, again = run.twice()
     kept = run.kept(first, again)
     if kept is False:
         return skipped("nothing was replayed")
@@ -133,8 +132,7 @@ def headers(run: CheckRun) -> ProbeResult:
     "A stored session cookie that is sent to whoever repeats a request signs them in.",
 )
 def cookies(run: CheckRun) -> ProbeResult:
-    key = run.new_key()
-    first, again = run.send(key), run.send(key)
+    first, again = run.twice()
     if not first.values("Set-Cookie"):
         return skipped("the first answer sets no cookie")
     if run.kept(first, again) is False:
@@ -153,7 +151,7 @@ def cookies(run: CheckRun) -> ProbeResult:
 def reordered(run: CheckRun) -> ProbeResult:
     if run.profile.canonical is None:
         return skipped("the profile leaves open how bodies are compared")
-    document = run.json_body
+    document = json_of(run.operation.request.body)
     if not is_object(document) or len(document) < 2:
         return skipped("the body is no JSON object with two members")
     other = json.dumps(_reversed(document), indent=1).encode()
@@ -192,7 +190,7 @@ def _mismatched(run: CheckRun, first: WireAnswer, again: WireAnswer, what: str) 
     if again.status >= 500:
         return broken(f"the same key with another {what} made the API fail: {again.status}")
     if run.profile.mismatch and again.status not in run.profile.mismatch:
-        expected = " or ".join(map(str, run.profile.mismatch))
+        expected = either(run.profile.mismatch)
         return broken(f"refused with {again.status}; the profile expects {expected}")
     return holds(f"refused with {again.status}")
 
@@ -207,10 +205,10 @@ def body(run: CheckRun) -> ProbeResult:
     if other is None:
         return not_observable("no other body that is taken is known: give one with --other-data")
     key = run.new_key()
-    first, before = run.send(key), run.effects()
+    first, before = run.send(key), run.counter.now()
     again = run.send(key, body=other)
     run.facts["mismatch"] = str(again.status)
-    if run.effects_since(before, requests=0):
+    if run.counter.since(before, requests=0):
         return broken_by_count("the same key with another body took effect")
     return _mismatched(run, first, again, "body")
 

@@ -57,7 +57,11 @@ class CheckReport:
     @property
     def worst_first(self) -> list[ProbeResult]:
         """All results: what is broken first, and of that the gravest."""
-        return sorted(self.results, key=lambda each: (_VERDICTS.index(each.verdict), _grave(each)))
+        grave = {name: place for place, name in enumerate(GRAVEST)}
+        return sorted(
+            self.results,
+            key=lambda each: (_VERDICTS.index(each.verdict), grave.get(each.name, len(grave))),
+        )
 
     @property
     def finished(self) -> bool:
@@ -83,14 +87,18 @@ class CheckReport:
 
     def first_lines(self) -> list[str]:
         """What is said first: the contract against the API, what is missing, the counts."""
-        shown = self.redactor()
-        return [shown.text(each) for each in (*self._contract(), *self._missing())] + [
-            self.headline()
-        ]
+        lines = [*self._contract(), *(f"Not checked: {why}" for why in self.unchecked.values())]
+        if self.ended:
+            lines.append(f"Not finished: {self.ended}")
+        elif not self.unchecked and not self.finished:
+            lines.append("Nothing was shown: no probe holds, and none is broken")
+        return [*map(self.redactor().text, lines), self.headline()]
 
     def _contract(self) -> list[str]:
         if gaps := self.contract_gaps:
-            return [_capital(f"{each.reason} ({each.operation})") for each in gaps]
+            return [
+                f"{each.reason[:1].upper()}{each.reason[1:]} ({each.operation})" for each in gaps
+            ]
         compared = [each for each in self.results if each.name.startswith("contract.")]
         if held := sum(each.verdict is CheckVerdict.HOLDS for each in compared):
             unseen = sum(each.verdict is CheckVerdict.NOT_OBSERVABLE for each in compared)
@@ -99,14 +107,6 @@ class CheckReport:
         if any(each.verdict is CheckVerdict.NOT_OBSERVABLE for each in compared):
             return ["Keys are declared; whether they are enforced could not be seen"]
         return []
-
-    def _missing(self) -> list[str]:
-        lines = [f"Not checked: {reason}" for reason in self.unchecked.values()]
-        if self.ended:
-            lines.append(f"Not finished: {self.ended}")
-        elif not lines and not self.finished:
-            lines.append("Nothing was shown: no probe holds, and none is broken")
-        return lines
 
     def redactor(self) -> Redactor:
         evidence = [one for result in self.results for one in result.evidence]
@@ -150,7 +150,9 @@ class CheckReport:
 
             return html(self)
         known_format(form)
-        made = {"json": _json, "junit": _junit, "sarif": _sarif, "markdown": _markdown}
+        if form == "json":
+            return json.dumps(self.document(), indent=2)
+        made = {"junit": _junit, "sarif": _sarif, "markdown": _markdown}
         return made[form](self)
 
     def badge(self) -> dict[str, object]:
@@ -171,18 +173,10 @@ _VERDICTS: Final = (
 )
 
 
-def _grave(result: ProbeResult) -> int:
-    return GRAVEST.index(result.name) if result.name in GRAVEST else len(GRAVEST)
-
-
 def known_format(form: str) -> None:
     """A `ConfigurationError` for a report that there is not."""
     if form not in FORMATS:
         raise ConfigurationError(f"there is no report {form!r}; there are {', '.join(FORMATS)}")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def title(result: ProbeResult) -> str:
@@ -198,10 +192,6 @@ def why(result: ProbeResult) -> str:
 
 
 # ── forms ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _json(report: CheckReport) -> str:
-    return json.dumps(report.document(), indent=2)
 
 
 def _junit(report: CheckReport) -> str:
@@ -270,7 +260,7 @@ def _sarif(report: CheckReport) -> str:
             ],
             "partialFingerprints": {"probe/v1": shown.text(f"{each.operation} {each.name}")},
         }
-        for each in (*report.contract_gaps, *_others(report))
+        for each in sorted(report.broken, key=lambda each: each not in report.contract_gaps)
     ]
     tool = {"driver": {"name": "semel check", "informationUri": _DOCS, "rules": rules}}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -285,10 +275,6 @@ def _sarif(report: CheckReport) -> str:
         "results": results,
     }
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2)
-
-
-def _others(report: CheckReport) -> list[ProbeResult]:
-    return [each for each in report.broken if each not in report.contract_gaps]
 
 
 _DOCS: Final = "https://semel.readthedocs.io/reference/check/"

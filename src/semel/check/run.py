@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,12 +14,11 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from semel.check.effects import EffectCounter
-from semel.check.json_values import is_array, is_object
+from semel.check.json_values import NO_JSON, is_array, is_object, json_of
 from semel.check.noise import LAYOUT, OF_THE_RESOURCE, Noise, moved_paths, text_at
 from semel.check.oracles import RecordingProvider
 from semel.check.profiles import CheckProfile
 from semel.check.wire import (
-    NO_JSON,
     Caller,
     NoReply,
     Pairs,
@@ -84,6 +83,10 @@ def not_observable(reason: str) -> ProbeResult:
 
 def skipped(reason: str) -> ProbeResult:
     return ProbeResult(CheckVerdict.SKIPPED, reason)
+
+
+def either(statuses: Iterable[int]) -> str:
+    return " or ".join(map(str, statuses))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,11 @@ class CheckRun:
         self.accepts, self.deferred = final is None, final is not None
         return final or answer
 
+    def twice(self) -> tuple[WireAnswer, WireAnswer]:
+        """The answers to one request that is sent twice, with one new key."""
+        key = self.new_key()
+        return self.send(key), self.send(key)
+
     def ask(self, request: WireRequest) -> WireAnswer:
         """One answer about the request itself: what a limit of the rate refused is sent again, and
         credentials that ended are told."""
@@ -189,16 +197,14 @@ class CheckRun:
             answer = self.caller.send(request)
             said = retry_after(answer)
             pause = min(LONGEST_PAUSE, 1.0 if said is None else max(0.1, said))
-            if answer.status == 401 and self._uses_own_credentials(request):
+            own = all(each in request.headers for each in self.credentials)
+            if answer.status == 401 and own:
                 raise NotAnswered("the API asks who is calling (401): give a token with --as")
             if answer.status != 429:
                 return answer
             if time.monotonic() + pause > deadline:
                 raise NotAnswered("the API limits the rate of requests: 429")
             time.sleep(pause)
-
-    def _uses_own_credentials(self, request: WireRequest) -> bool:
-        return all(each in request.headers for each in self.credentials)
 
     def final(self, request: WireRequest) -> WireAnswer | None:
         """The answer that a patient client ends with; None when it never comes."""
@@ -209,24 +215,14 @@ class CheckRun:
                 answer = self.caller.send(request)
             except NoReply:
                 answer = None
-            if answer is not None and self._is_final(answer):
+            own = self.accepts and answer is not None and answer.status == 202  # of the operation
+            if answer is not None and (own or answer.status not in WAITS):
                 return answer
             pause = min(2 * pause, 2.0)
             wait = min(LONGEST_PAUSE, max(pause, retry_after(answer) or 0.0))
             if time.monotonic() + wait > deadline:
                 return None
             time.sleep(wait)
-
-    def _is_final(self, answer: WireAnswer) -> bool:
-        """A 202 may be the operation's own answer."""
-        return answer.status not in WAITS or (answer.status == 202 and self.accepts)
-
-    @property
-    def json_body(self) -> Any:
-        try:
-            return json.loads(self.operation.request.body)
-        except (ValueError, RecursionError):
-            return NO_JSON
 
     def other_body(self) -> bytes | None:
         """A body with another meaning that the API takes: the one that was given, or this one with
@@ -239,15 +235,6 @@ class CheckRun:
                 (each for each in tries if self.send(self.new_key(), body=each).succeeded), None
             )
         return self._other_body
-
-    # ── effects ───────────────────────────────────────────────────────────────────────────────────
-
-    def effects(self) -> int | None:
-        """The count of effects so far; None where nobody counts."""
-        return self.counter.now()
-
-    def effects_since(self, before: int | None, requests: int = 1) -> int | None:
-        return self.counter.since(before, requests)
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -325,9 +312,8 @@ def moment(text: str) -> datetime | None:
 
 def other_bodies(body: bytes) -> list[bytes]:
     """Bodies that mean something else: one value changed, of JSON or of a form."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+    document = json_of(body)
+    if document is NO_JSON:
         return _other_forms(body)
     numbers, texts = (list(_changed(document, kind, DEEPEST)) for kind in (int | float, str))
     made = [*numbers, *texts]  # another number is more often valid than another text

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import json
 import re
 import socket
 import ssl
@@ -23,12 +22,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import SplitResult, quote
 
-from semel.check.json_values import is_object
+from semel.check.json_values import is_object, json_of
 from semel.errors import ConfigurationError, SemelError
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
-NO_JSON: Final = object()
 LONGEST_ANSWER: Final = 4 * 1024 * 1024
 """Bytes of a body; an answer that is longer is none."""
 LONGEST_EVIDENCE: Final = 64 * 1024
@@ -110,10 +108,7 @@ class WireAnswer:
     @property
     def document(self) -> Any:
         """The body as JSON, or `NO_JSON`."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return NO_JSON
+        return json_of(self.body)
 
     @property
     def succeeded(self) -> bool:

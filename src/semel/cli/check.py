@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SHOWN: Final = 2
 """Exchanges that are printed of what is broken; a report has them all."""
 LONGEST: Final = 60
+_FORM: Final = "application/x-www-form-urlencoded"
 INTERRUPTED: Final = 130
 """The exit code that shells give what Ctrl-C has ended."""
 _COLOURS: Final = {"holds": "good", "broken": "bad", "not observable": "doubtful"}
@@ -264,6 +265,7 @@ def _profile(given: Mapping[str, Any]) -> CheckProfile:
 def _operations(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
     if given["openapi"] is not None:
         return _of_openapi(url, given)
+    from semel.check.json_values import NO_JSON, json_of
     from semel.check.run import CheckedOperation
     from semel.check.wire import WireRequest, target_of
 
@@ -275,7 +277,8 @@ def _operations(url: str, given: Mapping[str, Any]) -> list[CheckedOperation]:
     headers = [_header(each) for each in given["headers"]]
     headers += [(str(k), str(v)) for k, v in document.get("headers", {}).items()]
     if body and not any(name.lower() == "content-type" for name, _ in headers):
-        headers.append(("Content-Type", _kind(body)))
+        form = json_of(body) is NO_JSON
+        headers.append(("Content-Type", _FORM if form else "application/json"))
     target = str(document.get("path", target_of(_parts(url))))
     return [
         CheckedOperation(
@@ -364,14 +367,6 @@ def _body(document: Mapping[str, Any], name: str, option: str | None) -> bytes |
     if said is None:
         return None
     return said.encode() if isinstance(said, str) else json.dumps(said).encode()
-
-
-def _kind(body: bytes) -> str:
-    try:
-        json.loads(body)
-    except (ValueError, RecursionError):
-        return "application/x-www-form-urlencoded"
-    return "application/json"
 
 
 def _read(text: str) -> bytes:
