@@ -32,6 +32,7 @@ from semel.cli.unknown import unknown
 from semel.cli.views import audit_document
 from semel.core.operations.acts import Verb
 from semel.core.operations.audit import AuditEntry
+from semel.runtime.events import short
 from semel.stores import open_backend
 
 _TEN_YEARS: Final = 10 * 365 * 24 * 3600
@@ -193,7 +194,7 @@ def list_acts(asked: EntryList, as_json: bool, **filters: Any) -> None:
 
 
 def _act(entry: AuditEntry) -> tuple[str, ...]:
-    what = entry.subject or (entry.identity.hex()[: targets.SHORT] if entry.identity else "-")
+    what = entry.subject or (short(entry.identity) if entry.identity else "-")
     after = entry.after or ("gone" if entry.identity and entry.before else "-")
     at, before = output.moment(entry.at) or "-", entry.before or "-"
     return (at, entry.verb, what, before, after, entry.by, entry.reason)

@@ -15,6 +15,7 @@ from semel.core.operations.requests import Applied, Lapse, Lost, Recalled
 from semel.core.records import Duty, Glimpse, Identity, Micros, OnLapse, State
 from semel.core.request.keys import mask
 from semel.operators.lists import RecordFilter, RecordPage, page
+from semel.runtime.events import short
 
 if TYPE_CHECKING:
     from semel.operators.operator import Operator
@@ -70,7 +71,7 @@ def list_(
     asked = tuple(map(State, states)) or tuple(State)
     filters["since"] = None if since is None else since.moment(opened.now())
     wanted = RecordFilter(asked, method=None if method is None else method.upper(), **filters)
-    found = page(opened._guard.backend, wanted, limit, after, look)
+    found = page(opened.guard.backend, wanted, limit, after, look)
     output.print_page(
         as_json,
         "records",
@@ -109,7 +110,7 @@ def _row(seen: Glimpse, now: Micros) -> tuple[output.Piece, ...]:
     if seen.due_at is not None:
         coming = f"in {output.ago(now, seen.due_at)}" if seen.due_at > now else "due"
     return (
-        seen.identity.hex()[: targets.SHORT],
+        short(seen.identity),
         output.Coloured(state, "doubtful") if doubtful else state,
         output.ago(seen.created_at, now),
         coming,
@@ -200,14 +201,14 @@ def evict(
         then = "Requests with such keys run again."
         if how["force"] and not how["free"]:
             then = "Requests with such keys run again; those of unknown outcome are refused (410)."
-        first = ", ".join(each.hex()[: targets.SHORT] for each in chosen[:5])
+        first = ", ".join(short(each) for each in chosen[:5])
         output.confirm("Evict?", f"{many}: {first}. {then}")
     results: list[dict[str, Any]] = []
     for identity in output.counted("evicting", chosen):
         evicted, said = _evict(opened, identity, **how)
         results.append({"identity": identity.hex(), "evicted": evicted, "said": said})
         if not as_json:
-            output.say(f"{identity.hex()[: targets.SHORT]}: {said}", err=not evicted)
+            output.say(f"{short(identity)}: {said}", err=not evicted)
     with output.waiting_for("waiting until no process repeats their answers"):
         opened.wait_out()
     output.print_result(as_json, results, fine=all(each["evicted"] for each in results))

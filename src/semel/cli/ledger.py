@@ -48,7 +48,7 @@ def ledger(
         target.open_guard(),
         output.counted("entries", _entries(provider, key_field), every=1000),
         name=name,
-        since=None if since is None else _time(since),
+        since=None if since is None else since.time(),
         until=None if until is None else until.replace(tzinfo=UTC),
     )
     if as_json:
@@ -57,11 +57,6 @@ def ledger(
         _print(report)
     if not report.agrees:
         raise SystemExit(output.FAILED)
-
-
-def _time(since: Since) -> datetime:
-    now = int(datetime.now(UTC).timestamp() * 1_000_000)
-    return datetime.fromtimestamp(since.moment(now) / 1_000_000, UTC)
 
 
 def _entries(path: Path, key_field: str) -> Iterator[ProviderEntry]:

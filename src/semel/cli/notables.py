@@ -50,10 +50,6 @@ def _line(entry: NotableEntry) -> tuple[output.Piece, ...]:
 
 
 def _words(detail: str) -> str:
-    said: Any = json.loads(detail)
-    return ", ".join(f"{name}: {_word(held)}" for name, held in said.items()) or "-"
-
-
-def _word(held: Any) -> str:
-    several: list[Any] = held if isinstance(held, list) else [held]  # pyright: ignore[reportUnknownVariableType]
-    return ", ".join(map(str, several))
+    said: dict[str, Any] = json.loads(detail)
+    lists = {name: held if isinstance(held, list) else [held] for name, held in said.items()}
+    return ", ".join(f"{name}: {', '.join(map(str, held))}" for name, held in lists.items()) or "-"

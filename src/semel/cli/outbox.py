@@ -216,19 +216,9 @@ def retry(
         return output.print_result(as_json, {"key": key, "retried": True}, "it is tried again")
     deaths = [(effect.key, effect.dead_at or 0) for effect in _dead(opened, wanted)]
     if targets.act_on("tried again", deaths, itemgetter(0), dry_run=dry_run, yes=yes):
-        _retry_all(opened, deaths, act, as_json)
+        retrying = retry_each(opened, output.counted("retrying", deaths), **act)
+        output.print_each(as_json, "key", "retried", retrying)
     return None
-
-
-def _retry_all(
-    opened: Operator, deaths: list[tuple[str, Micros]], act: dict[str, Any], as_json: bool
-) -> None:
-    results: list[dict[str, Any]] = []
-    for each in retry_each(opened, output.counted("retrying", deaths), **act):
-        results.append({"key": each.name, "retried": each.done, "said": each.said})
-        if not as_json:
-            output.say(f"{each.name}: {each.said}", err=not each.done)
-    output.print_result(as_json, results, fine=all(each["retried"] for each in results))
 
 
 @dlq.command()

@@ -33,6 +33,7 @@ from semel.errors import ConfigurationError, SchemaError, SemelError
 
 if TYPE_CHECKING:
     from semel.core.records import Micros
+    from semel.operators.bulk import ItemResult
 
 DONE, FAILED, MISUSED = 0, 1, 2
 
@@ -65,7 +66,8 @@ def say_table(
 ) -> None:
     """Print columns as wide as what is in them; without rows only ``empty``."""
     lines = list(rows)
-    if _wants_csv():
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_CSV):
         return _print_csv(head, lines)
     if not lines:
         return None if empty is None else say(empty)
@@ -80,11 +82,6 @@ def say_table(
 
 _CSV: Final = "semel.csv"
 _FORMULA: Final = ("=", "+", "-", "@")
-
-
-def _wants_csv() -> bool:
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(_CSV))
 
 
 def _print_csv(head: Sequence[str] | None, lines: Iterable[Sequence[Piece]]) -> None:
@@ -138,6 +135,21 @@ def print_result(as_json: bool, document: object, *lines: str, fine: bool = True
             say(line)
     if not fine:
         raise SystemExit(FAILED)
+
+
+def print_each(
+    as_json: bool, name: str, done: str, results: Iterable[ItemResult], digits: int | None = None
+) -> None:
+    """Print what came of an act on many things, as it comes. Exit code 1 unless all were done.
+
+    ``name`` and ``done``: what JSON calls the thing, and its being done.
+    """
+    documents: list[dict[str, Any]] = []
+    for each in results:
+        documents.append({name: each.name, done: each.done, "said": each.said})
+        if not as_json:
+            say(f"{each.name[:digits]}: {each.said}", err=not each.done)
+    print_result(as_json, documents, fine=all(each[done] for each in documents))
 
 
 def visible(text: str) -> str:

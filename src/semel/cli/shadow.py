@@ -9,7 +9,7 @@ import click
 
 from semel.cli import output, targets
 from semel.cli.targets import Since, Target
-from semel.runtime.shadow import Counts, read_counts
+from semel.runtime.shadow import read_counts
 
 _HEAD: Final = ("ROUTE", "REQUESTS", "WITH A KEY", "COVERAGE", "LOOK-ALIKES WITHOUT ONE")
 _WOULD: Final = ("ROUTE", "REPLAYED", "IN CONFLICT", "REFUSED", "ANSWERS DIFFER", "NOT RECORDED")
@@ -31,11 +31,7 @@ def report(target: Target, since: Since | None, as_json: bool) -> None:
     where few requests have a key, enforcement changes little. Refusals are listed by their code.
     """
     guard = target.open_guard()
-    now = datetime.now(UTC)
-    then = now - timedelta(days=30)
-    if since is not None:
-        moment = since.moment(int(now.timestamp() * 1_000_000))
-        then = datetime.fromtimestamp(moment / 1_000_000, UTC)
+    then = datetime.now(UTC) - timedelta(days=30) if since is None else since.time()
     counts = read_counts(guard.backend.blocking(), guard.name, then)
     documents = [_document(route, counts[route]) for route in sorted(counts)]
     if as_json:
@@ -46,7 +42,11 @@ def report(target: Target, since: Since | None, as_json: bool) -> None:
     output.say("")
     output.say("What keys would have done:")
     output.say_table(_WOULD, map(_would, documents))
-    refused = _refused(counts)
+    refused = [
+        (each["route"], code, str(number))
+        for each in documents
+        for code, number in each["would_refuse"].items()
+    ]
     if refused:
         output.say("")
         output.say_table(("ROUTE", "WOULD BE REFUSED WITH", "REQUESTS"), refused)
@@ -86,11 +86,3 @@ def _would(each: dict[str, Any]) -> tuple[output.Piece, ...]:
     refused = sum(each["would_refuse"].values())
     numbers = (each["would_replay"], each["would_conflict"], refused)
     return (each["route"], *map(str, (*numbers, each["differs"], each["unrecorded"])))
-
-
-def _refused(counts: Counts) -> list[tuple[str, str, str]]:
-    return [
-        (route, code, str(number))
-        for route in sorted(counts)
-        for code, number in _document(route, counts[route])["would_refuse"].items()
-    ]

@@ -181,10 +181,8 @@ class _Since(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, Since):
             return value
-        with suppress(ConfigurationError):
-            from semel.stores.options import duration
-
-            return Since(back=int(duration("", value).total_seconds() * 1_000_000))
+        with suppress(click.BadParameter):
+            return Since(back=age(value))
         try:
             at = datetime.fromisoformat(value)
         except ValueError:
@@ -204,6 +202,11 @@ class Since:
     def moment(self, now: Micros) -> Micros:
         """As a time; ``now`` is that of whoever wrote the times it is compared with."""
         return self.at if self.at is not None else now - (self.back or 0)
+
+    def time(self) -> datetime:
+        """As a time, by this machine's clock."""
+        now = int(datetime.now(UTC).timestamp() * 1_000_000)
+        return datetime.fromtimestamp(self.moment(now) / 1_000_000, UTC)
 
 
 since: Final = click.option(
@@ -394,7 +397,7 @@ def identity_of(operator: Operator, text: str) -> Identity:
         return Identity(bytes.fromhex(digits))
     if len(digits) < LEAST:
         fail(f"IDENTITY needs {LEAST} digits or more", MISUSED)
-    identities = lists.find_by_prefix(operator._guard.backend, digits)
+    identities = lists.find_by_prefix(operator.guard.backend, digits)
     if len(identities) != 1:
         fail("several records begin so: give more digits" if identities else NO_RECORD, FAILED)
     return identities[0]

@@ -12,7 +12,7 @@ from semel.cli import output, targets
 from semel.cli.targets import Target
 from semel.cli.views import case_document
 from semel.core.operations.requests import Applied
-from semel.core.records import Case, Identity, Micros
+from semel.core.records import Case, Micros
 from semel.core.recovery import journal
 from semel.core.request.keys import mask
 from semel.core.unknown import settle_unknown
@@ -20,9 +20,10 @@ from semel.core.unknown.evidence import Absent, Evidence, inquiry_about
 from semel.core.unknown.probe import Inspection
 from semel.operators import decisions
 from semel.operators.bulk import inspection_text, probe_each
+from semel.runtime.events import short
 
 if TYPE_CHECKING:
-    from semel.operators.operator import Operator
+    pass
 
 
 @click.group()
@@ -60,7 +61,7 @@ def _row(case: Case, now: Micros) -> tuple[str, ...]:
     record, origin = case.record, case.origin
     coming = "dead" if case.due_at is None else f"in {output.ago(now, case.due_at)}"
     return (
-        record.identity.hex()[: targets.SHORT],
+        short(record.identity),
         record.state.value,
         output.ago(record.created_at, now),
         str(case.tries),
@@ -134,24 +135,11 @@ def probe(
             operator.probe_now(found.case.record.identity, by=targets.current_user()), as_json
         )
     identities = [case.record.identity for case, _ in targets.chosen_cases(operator, chosen)]
-    if targets.act_on("asked about", identities, _short, dry_run=dry_run, yes=yes):
-        _probe_all(operator, identities, as_json)
+    if targets.act_on("asked about", identities, short, dry_run=dry_run, yes=yes):
+        asked = output.counted("asking", identities)
+        asking = probe_each(operator, asked, by=targets.current_user())
+        output.print_each(as_json, "identity", "settled", asking, targets.SHORT)
     return None
-
-
-def _short(identity: Identity) -> str:
-    return identity.hex()[: targets.SHORT]
-
-
-def _probe_all(operator: Operator, identities: list[Identity], as_json: bool) -> None:
-    """One after the other; what fails does not keep the others from being asked about."""
-    results: list[dict[str, Any]] = []
-    asked = output.counted("asking", identities)
-    for each in probe_each(operator, asked, by=targets.current_user()):
-        results.append({"identity": each.name, "settled": each.done, "said": each.said})
-        if not as_json:
-            output.say(f"{each.name[: targets.SHORT]}: {each.said}", err=not each.done)
-    output.print_result(as_json, results, fine=all(each["settled"] for each in results))
 
 
 def _report(result: Inspection | None, as_json: bool) -> None:
@@ -201,7 +189,9 @@ def settle(target: Target, identity: str, **given: Any) -> None:
     case = targets.find_record(operator, identity).case
     evidence = _evidence(case, **given)
     if not given["yes"]:
-        output.confirm("Settle it?", _warning(case, evidence, given["call"]))
+        origin, made = case.origin, output.moment(case.record.created_at)
+        then = decisions.consequence(case, evidence, given["call"])
+        output.confirm("Settle it?", f"{origin.method} {origin.path} of {made}: {then}")
     signature = {name: given[name] for name in ("by", "reason", "call")}
     _report(operator.settle(case.record.identity, evidence, **signature), given["as_json"])
 
@@ -227,12 +217,6 @@ def _evidence(
         return decisions.happened(case, stated, call)
     except decisions.Incomplete as error:
         output.fail(f"{error} (--status, --body, --call)", output.MISUSED)
-
-
-def _warning(case: Case, evidence: Evidence, call: str | None) -> str:
-    """What settling will do."""
-    where = f"{case.origin.method} {case.origin.path} of {output.moment(case.record.created_at)}"
-    return f"{where}: {decisions.consequence(case, evidence, call)}"
 
 
 @unknown.command()

@@ -125,20 +125,17 @@ def _owner(case: Case) -> dict[str, str | None]:
 
 def _answer(record: Record, *, body: bool) -> dict[str, Any] | None:
     """What is kept of the answer; if ``body``, its headers and body too, in base64 if no UTF-8."""
+    from semel.operators.story import kept_as
+
     if record.snapshot is None:
         return None
     try:
         kept = snapshot.decode(record.snapshot)
     except StoreError as error:  # damaged, or encrypted with a key that is not at hand
         return {"unreadable": str(error)}
-    what = "whole"
-    if kept.open:
-        what = "open receipt"
-    elif kept.body is None:
-        what = "receipt" if kept.whole else "receipt of a truncated answer"
     document: dict[str, Any] = {
         "status": kept.status,
-        "kept": what,
+        "kept": kept_as(kept),
         "bytes": kept.size or len(kept.body or b""),
         "schema_version": kept.schema_version,
     }

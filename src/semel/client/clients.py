@@ -25,7 +25,6 @@ from semel.client.contract import FRESH, ServerContract, read_contract, terms_of
 from semel.client.errors import (
     BudgetSpent,
     CallOutcomeUnknown,
-    ContractError,
     KeyExpired,
     KeyReused,
 )
@@ -325,9 +324,14 @@ class BaseClient(Generic[H, R, Returned]):
     def _take(self, entries: Iterator[JournaledCall], done: list[Resumed[R]]) -> LogicalCall | None:
         """Take the next pending call that no process holds.
 
-        When the budget of one was spent, others to the same server are left for another time.
+        When the budget of one was spent, or a server's contract cannot be read, others to the same
+        server would fail too: they are left for another time.
         """
-        spent = {each.call.origin for each in done if _is_of_server(each.error)}
+        spent = {
+            each.call.origin
+            for each in done
+            if isinstance(each.error, BudgetSpent) or getattr(each.error, "unreadable", False)
+        }
         for entry in entries:
             free = not entry.held and entry.call.origin not in spent
             if free and (call := self.journal.take(entry)):
@@ -538,11 +542,6 @@ def _own_keys(
     is_key = place.lower().__eq__
     keys = [text for each, text in prepared.headers if is_key(each.lower())]
     return keys, [pair for pair in prepared.headers if not is_key(pair[0].lower())]
-
-
-def _is_of_server(error: SemelError | None) -> bool:
-    """Whether other calls to the same server would fail in the same way now."""
-    return isinstance(error, BudgetSpent) or (isinstance(error, ContractError) and error.unreadable)
 
 
 def _no_answer(error: Exception) -> NoAnswer:

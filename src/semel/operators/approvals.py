@@ -147,17 +147,14 @@ class Approvals:
         """Do it, or propose it where it needs a second person."""
         if intent.act not in self.rule.acts:
             return self._do(intent, by, reason)
-        proposal = self._propose(intent, by, reason)
-        return ActResult(False, "proposed: a second person must approve it", proposal)
-
-    def _propose(self, intent: Intent, by: str, reason: str) -> Proposal:
         said, number = by_operator(by, reason), token_hex(16)
         until = self._operator.now() + int(self.rule.within.total_seconds() * 1_000_000)
         what = {"act": intent.act.value, "subject": intent.subject, "seen": intent.seen}
         whose = self._operator.guard.name
         text = json.dumps({"number": number, **what, "until": until, "application": whose})
         at = self._ask(ops.Remark(ops.Verb.PROPOSE, said, text)).now
-        return Proposal(number, intent, said.by, said.reason, at, until, whose)
+        proposal = Proposal(number, intent, said.by, said.reason, at, until, whose)
+        return ActResult(False, "proposed: a second person must approve it", proposal)
 
     def pending(self) -> list[Proposal]:
         """What waits for a second person, newest first."""

@@ -131,12 +131,9 @@ class Operator:
         """
         said = by_operator(by, reason or "no reason")
         asker = said.line if reason else said.by
-        found = self.find(identity)
-        if found is None:
+        doubt = self._probed(identity)
+        if doubt is None:
             return None
-        doubt = doubt_of(self._guard, self._routes, found.case, found.now)
-        if doubt.probe is None:
-            raise ConfigurationError(NOBODY)
         with self._guard.events.span("probe", identity):
             inspection = self._runner.run(reconcile(doubt, new_fence(), 1.0, asker=asker))
             report_inspection(self._guard, doubt, inspection)
@@ -147,14 +144,21 @@ class Operator:
 
         The probe is the application's own: this counts as no try, and writes nothing here.
         """
+        doubt = self._probed(identity)
+        if doubt is None:
+            return None
+        with self._guard.events.span("probe", identity):
+            return self._runner.run(ask_probe(doubt))
+
+    def _probed(self, identity: Identity) -> Doubt | None:
+        """The doubt that a probe can be asked about; None when there is no such record."""
         found = self.find(identity)
         if found is None:
             return None
-        doubt = doubt_of(self._guard, self._routes, found.case, found.now)
+        doubt = self.doubt_of(found.case, found.now)
         if doubt.probe is None:
             raise ConfigurationError(NOBODY)
-        with self._guard.events.span("probe", identity):
-            return self._runner.run(ask_probe(doubt))
+        return doubt
 
     def bury(
         self,

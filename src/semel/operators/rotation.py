@@ -72,9 +72,10 @@ class Rotator:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in range(2):
                 self._count = Counter[_Result]({"resealed": self._count["resealed"]})
-                for so_far in self._round(pool):
+                for page in self._pages():
+                    self._count.update(pool.map(self._exchange, page))
                     if progress is not None:
-                        progress(so_far)
+                        progress(self._so_far())
                 if not self._count["missed"]:
                     break
         done = self._so_far()
@@ -87,11 +88,6 @@ class Rotator:
     def _so_far(self) -> Rotation:
         count = self._count
         return Rotation(count["resealed"], count["missed"], count["unreadable"], self._reason)
-
-    def _round(self, pool: ThreadPoolExecutor) -> Iterator[Rotation]:
-        for page in self._pages():
-            self._count.update(pool.map(self._exchange, page))
-            yield self._so_far()
 
     def _pages(self) -> Iterator[list[Callable[[], bool]]]:
         """What is not under the current key, as calls; each says whether the value was replaced."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
@@ -127,7 +128,7 @@ class Story:
 def story_of(operator: Operator, found: ops.Recalled) -> Story:
     """All that is known of a record."""
     case, now, record = found.case, found.now, found.case.record
-    points, unreadable = _points(case)
+    doubted, points, unreadable = _points(case)
     belongings = effects_of(operator.guard, record, STORY_LOOK)
     acts = tuple(_acts_on(operator, record))
     lines = [*_claimed(case), *_journal(points), *_state(case, now)]
@@ -136,7 +137,7 @@ def story_of(operator: Operator, found: ops.Recalled) -> Story:
     notables = _notables_of(operator, record)
     lines += [StoryLine(each.at, "notable", notable_text(each)) for each in notables]
     return Story(
-        *(case, now, sighting(record), record.lapsed(now), _doubted(case)),
+        *(case, now, sighting(record), record.lapsed(now), doubted),
         *(points, unreadable, _request_head(case), answer_head(record)),
         *(tuple(belongings), acts, notables, forecast(operator, case, now)),
         in_order(lines, record.created_at),
@@ -152,29 +153,19 @@ def in_order(lines: list[StoryLine], begun: Micros) -> tuple[StoryLine, ...]:
 # ── its parts ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _doubted(case: Case) -> str | None:
+def _points(case: Case) -> tuple[str | None, tuple[JournalLine, ...], str | None]:
+    """What is in doubt, the recovery points, and why its journal cannot be read."""
     try:
-        return in_doubt(case)
-    except StoreError:
-        return None
-
-
-def _points(case: Case) -> tuple[tuple[JournalLine, ...], str | None]:
-    try:
-        found = journal.decode(case.journal).points
+        found, doubted = journal.decode(case.journal).points, in_doubt(case)
     except StoreError as error:
-        return (), str(error)
-    return tuple(
-        JournalLine(point.name, point.kind.value, point.done, _sent_key(case, point))
-        for point in found
-    ), None
-
-
-def _sent_key(case: Case, point: journal.Point) -> str | None:
-    """The key that the provider got with a call."""
-    if point.kind is not PointKind.CALL:
-        return None
-    return keys.downstream_key(case.record.identity, epoch_of(case), "call", point.name)
+        return None, (), str(error)
+    lines: list[JournalLine] = []
+    for point in found:
+        sent = None
+        if point.kind is PointKind.CALL:
+            sent = keys.downstream_key(case.record.identity, epoch_of(case), "call", point.name)
+        lines.append(JournalLine(point.name, point.kind.value, point.done, sent))
+    return doubted, tuple(lines), None
 
 
 def _request_head(case: Case) -> RequestHead | None:
@@ -218,13 +209,17 @@ def answer_head(record: Record) -> AnswerHead | None:
         kept = snapshot.decode(record.snapshot)
     except StoreError as error:  # damaged, or encrypted with a key that is not at hand
         return AnswerHead(0, (), len(record.snapshot), "unreadable", str(error))
-    what = "whole"
-    if kept.open:
-        what = "open receipt"
-    elif kept.body is None:
-        what = "receipt" if kept.whole else "receipt of a truncated answer"
     headers = tuple(_shown_header(*each, key="") for each in kept.headers)
-    return AnswerHead(kept.status, headers, kept.size or len(kept.body or b""), what)
+    return AnswerHead(kept.status, headers, kept.size or len(kept.body or b""), kept_as(kept))
+
+
+def kept_as(kept: snapshot.Snapshot) -> str:
+    """What is kept of an answer, in words."""
+    if kept.open:
+        return "open receipt"
+    if kept.body is not None:
+        return "whole"
+    return "receipt" if kept.whole else "receipt of a truncated answer"
 
 
 def effects_of(guard: Guard, record: Record, look: int = LOOK) -> list[Effect]:
@@ -257,7 +252,9 @@ def _acts_on(operator: Operator, record: Record) -> list[ops.AuditEntry]:
         if proposal is not None and proposal.intent.subject == subject:
             numbers.add(proposal.number)
             found.append(entry)
-        elif entry.identity == record.identity or _decides(entry, numbers):
+        elif (
+            entry.verb in (ops.Verb.APPROVE, ops.Verb.DECLINE) and entry.subject in numbers
+        ) or entry.identity == record.identity:
             found.append(entry)
     return found
 
@@ -299,10 +296,6 @@ _NOTABLE: Final = {
     "lost_fence": "a handler ended after its lease was lost",
     "webhook": "the provider sent an event",
 }
-
-
-def _decides(entry: ops.AuditEntry, numbers: set[str | None]) -> bool:
-    return entry.verb in (ops.Verb.APPROVE, ops.Verb.DECLINE) and entry.subject in numbers
 
 
 # ── its events ────────────────────────────────────────────────────────────────────────────────────
@@ -437,30 +430,15 @@ class Contents:
 
 def contents_of(case: Case) -> Contents:
     """The bodies and results that a record holds. Look only where the person may."""
-    return Contents(_request_body(case), _answer_body(case.record), _results(case))
-
-
-def _request_body(case: Case) -> bytes | None:
-    try:
-        return None if case.request is None else requests.decode(case.request).body
-    except StoreError:
-        return None
-
-
-def _answer_body(record: Record) -> bytes | None:
-    try:
-        return None if record.snapshot is None else snapshot.decode(record.snapshot).body
-    except StoreError:
-        return None
-
-
-def _results(case: Case) -> tuple[tuple[str, str], ...]:
-    try:
+    kept, points = case.record.snapshot, tuple[journal.Point, ...]()
+    request: bytes | None = None
+    answer: bytes | None = None
+    with suppress(StoreError):
+        request = None if case.request is None else requests.decode(case.request).body
+    with suppress(StoreError):
+        answer = None if kept is None else snapshot.decode(kept).body
+    with suppress(StoreError):
         points = journal.decode(case.journal).points
-    except StoreError:
-        return ()
-    return tuple((point.name, _json(point.result)) for point in points if point.done)
-
-
-def _json(result: Any) -> str:
-    return json.dumps(result, ensure_ascii=False, indent=1)
+    done = [(point.name, point.result) for point in points if point.done]
+    results = [(name, json.dumps(it, ensure_ascii=False, indent=1)) for name, it in done]
+    return Contents(request, answer, tuple(results))
