@@ -8,8 +8,8 @@ from html import escape
 from typing import Final
 
 from semel.check.redaction import Redactor
-from semel.check.report import CheckReport, title, why
-from semel.check.run import CheckVerdict, ProbeResult
+from semel.check.report import CheckReport
+from semel.check.run import PROBES, CheckVerdict, ProbeResult
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --bad: #b3261e; --good: #1b6e3c; --dim: #5f5f5f; --line: #8886; }
@@ -86,11 +86,11 @@ def _first(report: CheckReport) -> str:
 
 def _lead(report: CheckReport) -> str:
     if report.broken:
-        worst, more = report.worst_first[0], len(report.broken) - 1
+        worst, more = PROBES[report.worst_first[0].name], len(report.broken) - 1
         rest = f" {more} more {'is' if more == 1 else 'are'} broken." if more else ""
         return (
-            f"<b class='broken'>No.</b> “{escape(title(worst))}” is not true here. "
-            f"{escape(why(worst))}{rest}"
+            f"<b class='broken'>No.</b> “{escape(worst.title)}” is not true here. "
+            f"{escape(worst.why)}{rest}"
         )
     if not report.finished:
         return "<b>Nobody knows.</b> The check did not come to its end."
@@ -113,6 +113,7 @@ def _group(
 
 
 def _article(shown: Redactor, result: ProbeResult) -> str:
+    known = PROBES[result.name]
     evidence = json.dumps([shown.exchange(one) for one in result.evidence], indent=1)
     proof = (
         f"<details><summary>Exchanges: {len(result.evidence)}</summary>"
@@ -122,8 +123,8 @@ def _article(shown: Redactor, result: ProbeResult) -> str:
     )
     return (
         f"<article><h3 class='{_css(result.verdict)}'>{_SIGNS[result.verdict]}"
-        f"{escape(title(result))}</h3><p>Found: {escape(shown.text(result.reason))}.</p>"
-        f"<p class='dim'>Why it matters: {escape(why(result))} <code>{escape(result.name)}</code> "
+        f"{escape(known.title)}</h3><p>Found: {escape(shown.text(result.reason))}.</p>"
+        f"<p class='dim'>Why it matters: {escape(known.why)} <code>{escape(result.name)}</code> "
         f"on {escape(shown.text(result.operation))}</p>{proof}</article>"
     )
 

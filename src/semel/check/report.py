@@ -133,7 +133,7 @@ class CheckReport:
                 {
                     "probe": each.name,
                     "operation": shown.text(each.operation),
-                    "title": title(each),
+                    "title": PROBES[each.name].title,
                     "verdict": each.verdict.value,
                     "reason": shown.text(each.reason),
                     "seconds": round(each.seconds, 3),
@@ -177,18 +177,6 @@ def known_format(form: str) -> None:
     """A `ConfigurationError` for a report that there is not."""
     if form not in FORMATS:
         raise ConfigurationError(f"there is no report {form!r}; there are {', '.join(FORMATS)}")
-
-
-def title(result: ProbeResult) -> str:
-    """What holds, if the probe holds."""
-    known = PROBES.get(result.name)
-    return result.name if known is None else known.title
-
-
-def why(result: ProbeResult) -> str:
-    """Why it matters."""
-    known = PROBES.get(result.name)
-    return "" if known is None else known.why
 
 
 # ── forms ─────────────────────────────────────────────────────────────────────────────────────────

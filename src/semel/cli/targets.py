@@ -143,8 +143,11 @@ def page_by_time(
     ``named`` gives a thing's time and its name. A place is made of both, so it holds even if what
     stood there was settled or retried in the meantime.
     """
-    places = {_order(named(each)): each for each in things}
-    behind = None if after is None else _order(_place(after))
+    places: dict[tuple[Micros, str], T] = {}
+    for each in things:
+        at, name = named(each)
+        places[-at, name] = each
+    behind = None if after is None else _place(after)
     listed = [place for place in sorted(places) if behind is None or place > behind]
     shown = listed[:limit]
     ends = len(listed) == len(shown)
@@ -152,15 +155,12 @@ def page_by_time(
     return [places[place] for place in shown], None if ends else f"{-at}-{name}"
 
 
-def _order(named: tuple[Micros, str]) -> tuple[Micros, str]:
-    return -named[0], named[1]
-
-
 def _place(text: str) -> tuple[Micros, str]:
+    """Where a page goes on; the newest comes first, so times are turned round."""
     at, _, name = text.partition("-")
     if not (at.isascii() and at.isdecimal() and name and len(at) < 20):
         fail("--after is the place that the page before ended with, as it was printed", MISUSED)
-    return int(at), name
+    return -int(at), name
 
 
 def age(text: str) -> int:

@@ -108,9 +108,9 @@ async def _work(
     options: WorkerOptions,
     log: WorkerLog,
 ) -> int:
-    beats = () if options.once else (_heartbeat(guard, loops, options),)
+    heartbeat = HeartbeatLoop(guard, [name for name, _ in loops], options.poll)
     worker = Worker(
-        (*loops, *beats),
+        loops if options.once else (*loops, ("heartbeat", heartbeat)),
         listener=listener,
         poll=timedelta(seconds=options.poll),
         drain=timedelta(seconds=options.drain),
@@ -133,12 +133,6 @@ async def _work(
     backstop.daemon = True
     backstop.start()
     return code
-
-
-def _heartbeat(
-    guard: Guard, loops: Sequence[tuple[str, Loop]], options: WorkerOptions
-) -> tuple[str, Loop]:
-    return "heartbeat", HeartbeatLoop(guard, [name for name, _ in loops], options.poll)
 
 
 async def _once(worker: Worker, log: WorkerLog) -> bool:

@@ -170,11 +170,6 @@ class BaseClient(Generic[H, R, Returned]):
 
     # ── one call ──────────────────────────────────────────────────────────────────────────────────
 
-    def _new_call(self, prepared: PreparedRequest, key: str | None, name: str) -> Flow[LogicalCall]:
-        _check(prepared, self._max_body)
-        terms = yield from self._terms(prepared.method, prepared.url, prepared.options)
-        return self._call(prepared, terms, key, name)
-
     def _terms(self, method: str, url: str, options: Mapping[str, Any]) -> Flow[KeyTerms]:
         """Where the key goes, and how long it counts: by the server's contract, or as given."""
         if not self._reads_contract:
@@ -190,10 +185,10 @@ class BaseClient(Generic[H, R, Returned]):
             self._contracts[server] = contract
         return terms_of(contract.promises(method, url), self._key_in, self._quoted, self._budget)
 
-    def _call(
-        self, prepared: PreparedRequest, terms: KeyTerms, key: str | None, name: str
-    ) -> LogicalCall:
+    def _new_call(self, prepared: PreparedRequest, key: str | None, name: str) -> Flow[LogicalCall]:
         """The call, checked: from here on neither its key nor its bytes change."""
+        _check(prepared, self._max_body)
+        terms = yield from self._terms(prepared.method, prepared.url, prepared.options)
         place = terms.key_in
         try:
             name.encode()

@@ -176,14 +176,9 @@ class Approvals:
     def approve(self, number: str, *, by: str, reason: str) -> ActResult:
         """Do what was proposed, as the second person; refused for the first."""
         said = by_operator(by, reason)
-        proposal = self._find(number)
-        if proposal is None:
-            return ActResult(False, "there is no such proposal, or its time is up")
-        if same_person(said.by, proposal.by):
-            return ActResult(False, "who has proposed it cannot approve it", forbidden=True)
-        refused = self._take(proposal)
-        if refused is not None:
-            return refused
+        proposal = self._taken(number, approver=said.by)
+        if isinstance(proposal, ActResult):
+            return proposal
         self._ask(ops.Remark(ops.Verb.APPROVE, said, number))
         words = f"proposal {number[:8]} of {proposal.by}: {proposal.reason}"
         result = self._do(proposal.intent, by, words)
@@ -195,25 +190,27 @@ class Approvals:
     def decline(self, number: str, *, by: str, reason: str) -> ActResult:
         """Put an end to a proposal. Its proposer may do so too."""
         said = by_operator(by, reason)
-        proposal = self._find(number)
-        if proposal is None:
-            return ActResult(False, "there is no such proposal, or its time is up")
-        refused = self._take(proposal)
-        if refused is not None:
-            return refused
+        proposal = self._taken(number)
+        if isinstance(proposal, ActResult):
+            return proposal
         self._ask(ops.Remark(ops.Verb.DECLINE, said, number))
         return ActResult(True, "declined")
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, proposal: Proposal) -> ActResult | None:
-        """Take the decision; what is said where another has it, or where it is too late."""
+    def _taken(self, number: str, approver: str | None = None) -> Proposal | ActResult:
+        """The proposal, to be decided by this call alone; or why it is not, in words."""
+        proposal = self._find(number)
+        if proposal is None:
+            return ActResult(False, "there is no such proposal, or its time is up")
+        if approver is not None and same_person(approver, proposal.by):
+            return ActResult(False, "who has proposed it cannot approve it", forbidden=True)
         noted = self._ask(ops.NoteEvent(_SOURCE, proposal.number, _KEEP))
         if noted.before:
             return ActResult(False, "somebody has decided it already")
         if noted.now > proposal.until:
             return ActResult(False, "its time is up")
-        return None
+        return proposal
 
     def _find(self, number: str) -> Proposal | None:
         now = self._operator.now()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -131,7 +132,7 @@ def story_of(operator: Operator, found: ops.Recalled) -> Story:
     doubted, points, unreadable = _points(case)
     belongings = effects_of(operator.guard, record, STORY_LOOK)
     acts = tuple(_acts_on(operator, record))
-    lines = [*_claimed(case), *_journal(points), *_state(case, now)]
+    lines = [*_begun(case, points), *_state(case, now)]
     lines += [line for each in belongings for line in _effect_lines(each, now)]
     lines += [_act_line(entry) for entry in acts]
     notables = _notables_of(operator, record)
@@ -301,21 +302,17 @@ _NOTABLE: Final = {
 # ── its events ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _claimed(case: Case) -> list[StoryLine]:
+def _begun(case: Case, points: tuple[JournalLine, ...]) -> Iterator[StoryLine]:
+    """Who claimed it, and how far its operation came."""
     deferred = case.terms is not None and case.terms.mode == "deferred"
     text = "a request was accepted, for a worker to run" if deferred else "a request claimed it"
-    return [StoryLine(case.record.created_at, "claim", text)]
-
-
-def _journal(points: tuple[JournalLine, ...]) -> list[StoryLine]:
-    lines: list[StoryLine] = []
+    yield StoryLine(case.record.created_at, "claim", text)
     for point in points:
         end = "done" if point.kind == PointKind.PHASE else "answered"
         text = f"{point.kind} {point.name}: {end}"
         if not point.done:
             text = f"call {point.name}: begun; whether it was sent or took effect is not on record"
-        lines.append(StoryLine(None, "point", text))
-    return lines
+        yield StoryLine(None, "point", text)
 
 
 def _state(case: Case, now: Micros) -> list[StoryLine]:

@@ -24,12 +24,13 @@ from semel.testing.contract.records import (
     complete,
     existing,
     lost,
+    near,
     new_fence,
     new_identity,
     reach,
+    recall,
     settle_happened,
 )
-from semel.testing.contract.work import recall
 
 ALL = 1_000
 SETTLED = (State.COMPLETED, State.FAILED_RETRYABLE, State.EXPIRED)
@@ -119,7 +120,7 @@ class Auditing:
             assert (newest.verb, newest.by, newest.reason) == (verb, ACT.by, ACT.reason)
             assert (newest.identity, newest.subject) == (identity, None)
             assert (newest.before, newest.after) == (source.value, target and target.value)
-            assert abs(newest.at - done.now) <= harness.slack
+            assert near(harness, newest.at, done.now)
 
     def test_of_rivals_one_acts_and_one_entry_tells_who(self, harness: Harness) -> None:
         identity, fence = reach(harness, State.UNKNOWN)

@@ -19,13 +19,13 @@ from semel.testing.contract.records import (
     applied,
     claim,
     complete,
+    near,
     new_fence,
     new_identity,
     now_of,
     reach,
 )
 from semel.testing.contract.terms import terms
-from semel.testing.contract.work import near
 
 ALL = 1_000
 EVERY_DUTY = pytest.mark.parametrize("duty", Duty)
@@ -68,10 +68,6 @@ def identities(found: list[ops.Placed]) -> list[Identity]:
 
 class NewestFirst:
     """Records of one duty, latest due first."""
-
-    def test_an_empty_store_has_nothing_to_list(self, harness: Harness) -> None:
-        for duty in Duty:
-            assert newest(harness, duty) == []
 
     def test_every_record_is_listed_under_its_duty_and_no_other(self, harness: Harness) -> None:
         ways = [(state, lapse) for state in State for lapse in (OnLapse.UNKNOWN, OnLapse.RESUME)]
@@ -198,6 +194,7 @@ class CountingForPeople:
     """What is unsettled by its kind; all records by route and state."""
 
     def test_an_empty_store(self, harness: Harness) -> None:
+        assert [newest(harness, duty) for duty in Duty] == [[]] * len(Duty)
         none = ops.KindCount(0, None)
         counts = harness.perform(ops.CountUnsettled(ALL))
         assert (counts.pending, counts.in_progress, counts.lapsed) == (none, none, none)
@@ -302,16 +299,16 @@ class NewestEffectsFirst:
         assert newest_effects(harness, ops.Shelf.WAITING, limit) == ["later", "d", "c", "a", "b"]
 
     @EVERY_LIMIT
-    def test_dead_ones_as_they_were_written(self, harness: Harness, limit: int) -> None:
+    @pytest.mark.parametrize(
+        ("shelf", "listed"),
+        [(ops.Shelf.DEAD, ["c", "a", "b"]), (ops.Shelf.DELIVERED, ["b", "a", "c"])],
+    )
+    def test_dead_ones_as_they_were_written_and_others_by_their_delivery(
+        self, harness: Harness, limit: int, shelf: ops.Shelf, listed: list[str]
+    ) -> None:
         put(harness, "b", "a", "c", "waits")
-        settle(harness, "c", "a", "b", dead=True)
-        assert newest_effects(harness, ops.Shelf.DEAD, limit) == ["c", "a", "b"]
-
-    @EVERY_LIMIT
-    def test_delivered_ones_by_their_delivery(self, harness: Harness, limit: int) -> None:
-        put(harness, "b", "a", "c", "waits")
-        settle(harness, "c", "a", "b", dead=False)
-        assert newest_effects(harness, ops.Shelf.DELIVERED, limit) == ["b", "a", "c"]
+        settle(harness, "c", "a", "b", dead=shelf is ops.Shelf.DEAD)
+        assert newest_effects(harness, shelf, limit) == listed
 
     @EVERY_LIMIT
     @pytest.mark.parametrize("shelf", ops.Shelf)
@@ -334,14 +331,11 @@ class NewestEffectsFirst:
         assert seen.payload == b"key"
         assert page.until is None
 
-    def test_an_empty_outbox(self, harness: Harness) -> None:
-        for shelf in ops.Shelf:
-            assert newest_effects(harness, shelf) == []
-
     def test_what_waits_and_what_is_dead_is_counted(self, harness: Harness) -> None:
         none = ops.KindCount(0, None)
         counts = harness.perform(ops.CountEffects(ALL))
         assert (counts.waiting, counts.dead) == (none, none)
+        assert [newest_effects(harness, shelf) for shelf in ops.Shelf] == [[]] * len(ops.Shelf)
         put(harness, "a")
         harness.travel(MINUTE)
         put(harness, "b", "c")

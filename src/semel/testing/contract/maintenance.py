@@ -32,13 +32,14 @@ from semel.testing.contract.records import (
     complete,
     demand_found_in_time,
     existing,
+    near,
     new_fence,
     new_identity,
     now_of,
     reach,
+    recall,
 )
 from semel.testing.contract.terms import terms
-from semel.testing.contract.work import near, recall
 
 ALL = 1_000
 UNSETTLED = (State.PENDING, State.IN_PROGRESS, State.UNKNOWN)

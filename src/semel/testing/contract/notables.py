@@ -15,7 +15,7 @@ from semel.core.records import Micros
 from semel.errors import ConfigurationError
 from semel.testing.contract.audit import LOOK_ALIKES
 from semel.testing.contract.harness import Harness
-from semel.testing.contract.records import new_identity
+from semel.testing.contract.records import near, new_identity
 
 ALL = 1_000
 HOUR: Micros = 3_600_000_000
@@ -60,7 +60,7 @@ class Notables:
             assert (each.kind, each.route, each.tenant) == ("mismatch", "POST /payments", "ours")
             assert each.detail == MISMATCH.detail
         now = harness.perform(ops.BrowseNotables(1)).now
-        assert abs(now - known.at) <= harness.slack
+        assert near(harness, now, known.at)
 
     def test_nothing_is_written_of_an_empty_batch(self, harness: Harness) -> None:
         write(harness)
@@ -176,8 +176,8 @@ class Heartbeats:
         beaten = harness.perform(ops.Beat(WORKER, HOUR))
         (found,) = seen(harness)
         assert found.worker == WORKER
-        assert abs(found.until - found.seen_at - HOUR) <= harness.slack
-        assert abs(found.seen_at - beaten.now) <= harness.slack
+        assert near(harness, found.until, found.seen_at + HOUR)
+        assert near(harness, found.seen_at, beaten.now)
 
     def test_it_comes_again_and_may_say_something_else(self, harness: Harness) -> None:
         harness.perform(ops.Beat(WORKER, HOUR))
@@ -186,7 +186,7 @@ class Heartbeats:
         harness.perform(ops.Beat(replace(WORKER, leading=True, does="maintain"), 2 * HOUR))
         (after,) = seen(harness)
         assert (after.worker.leading, after.worker.does) == (True, "maintain")
-        assert abs(after.until - after.seen_at - 2 * HOUR) <= harness.slack
+        assert near(harness, after.until, after.seen_at + 2 * HOUR)
         assert after.seen_at >= before.seen_at
 
     def test_those_last_seen_come_first(self, harness: Harness) -> None:

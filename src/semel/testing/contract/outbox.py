@@ -10,8 +10,15 @@ from semel.core import operations as ops
 from semel.core.records import Effect, Fence, Identity
 from semel.errors import ConfigurationError
 from semel.testing.contract.harness import RACERS, Harness
-from semel.testing.contract.records import ACT, LEASE, MINUTE, RETENTION, new_fence, new_identity
-from semel.testing.contract.work import near
+from semel.testing.contract.records import (
+    ACT,
+    LEASE,
+    MINUTE,
+    RETENTION,
+    near,
+    new_fence,
+    new_identity,
+)
 
 ALL = 1_000
 MAIL = ("mail",)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from semel.core import operations as ops
-from semel.core.records import Case, Fence, Identity, OnLapse, State
+from semel.core.records import Fence, Identity, OnLapse, State
 from semel.testing.contract.harness import RACERS, Harness
 from semel.testing.contract.records import (
     ACT,
@@ -25,22 +25,14 @@ from semel.testing.contract.records import (
     complete,
     existing,
     lost,
+    near,
     new_fence,
     new_identity,
     now_of,
     reach,
+    recall,
     settle_happened,
 )
-
-
-def recall(harness: Harness, identity: Identity) -> Case:
-    reply = harness.perform(ops.Recall(identity))
-    assert isinstance(reply, ops.Recalled), reply
-    return reply.case
-
-
-def near(harness: Harness, value: int | None, expected: int) -> bool:
-    return value is not None and abs(value - expected) <= harness.slack
 
 
 class Deferred:
