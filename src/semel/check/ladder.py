@@ -201,7 +201,8 @@ def _chosen(probes: Iterable[CheckProbe], only: Sequence[str]) -> list[CheckProb
 
 
 def _climb(run: CheckRun, probes: Sequence[CheckProbe]) -> Iterator[ProbeResult]:
-    """Different keys first: they show what differs anyway, and what one request counts."""
+    """Run the probes. Different keys first: they show what differs anyway, and what one request
+    counts."""
     calls = 0 if run.provider is None else run.provider.count()
     answers = run.counter.learn([lambda: _succeeding(run)] * SAMPLES)
     if run.provider is not None:

@@ -51,5 +51,8 @@ def _line(entry: NotableEntry) -> tuple[output.Piece, ...]:
 
 def _words(detail: str) -> str:
     said: dict[str, Any] = json.loads(detail)
-    lists = {name: held if isinstance(held, list) else [held] for name, held in said.items()}
-    return ", ".join(f"{name}: {', '.join(map(str, held))}" for name, held in lists.items()) or "-"
+    told: list[str] = []
+    for name, held in said.items():
+        several: list[Any] = held if isinstance(held, list) else [held]  # pyright: ignore[reportUnknownVariableType]
+        told.append(f"{name}: {', '.join(map(str, several))}")
+    return ", ".join(told) or "-"

@@ -25,6 +25,7 @@ from semel.client.contract import FRESH, ServerContract, read_contract, terms_of
 from semel.client.errors import (
     BudgetSpent,
     CallOutcomeUnknown,
+    ContractError,
     KeyExpired,
     KeyReused,
 )
@@ -325,7 +326,8 @@ class BaseClient(Generic[H, R, Returned]):
         spent = {
             each.call.origin
             for each in done
-            if isinstance(each.error, BudgetSpent) or getattr(each.error, "unreadable", False)
+            if isinstance(each.error, BudgetSpent)
+            or (isinstance(each.error, ContractError) and each.error.unreadable)
         }
         for entry in entries:
             free = not entry.held and entry.call.origin not in spent
