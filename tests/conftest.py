@@ -14,6 +14,7 @@ from hypothesis import is_hypothesis_test, settings
 from tests import canary
 from tests.servers import MariadbServer, PgBouncer, PostgresServer, ValkeyCluster, ValkeyServer
 from tests.servers import mariadb as mariadb_binaries
+from tests.servers import mysql as mysql_binaries
 from tests.servers import pgbouncer as pgbouncer_binary
 
 # An assertion that fails there says what it compared, as those in tests do.
@@ -194,9 +195,10 @@ def postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
-    """One server for the whole run; fetched where there is none."""
-    found_or_skipped(mariadb_binaries.find(), mariadb_binaries.HOW_TO_GET_IT)
-    with MariadbServer() as server:
+    """One server for the whole run; fetched where there is none. Or MySQL, where it is wanted."""
+    if not mysql_binaries.wanted():
+        found_or_skipped(mariadb_binaries.find(), mariadb_binaries.HOW_TO_GET_IT)
+    with mysql_binaries.chosen()() as server:
         note(request, str(server))
         yield server
 

@@ -37,6 +37,17 @@ _OTHERS = {
 }
 
 
+def numbers(count: int) -> str:
+    """A table for FROM, whose column ``seq`` counts from 1: as MariaDB and MySQL both know it."""
+    places = range(len(str(count - 1)))
+    seq = " + ".join(["1", *(f"{10**place} * d{place}.n" for place in places)])
+    digits = ", ".join(f"digits AS d{place}" for place in places)
+    return (
+        "(WITH RECURSIVE digits (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM digits WHERE n < 9) "
+        f"SELECT {seq} AS seq FROM {digits} HAVING seq <= {count}) AS numbers"
+    )
+
+
 def connect(url: str, *, autocommit: bool = True) -> Any:
     """To the database of a store's URL."""
     if url.startswith("postgresql"):

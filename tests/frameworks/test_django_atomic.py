@@ -18,7 +18,7 @@ import semel
 from semel.core.operations.requests import NoRecord, Read
 from semel.errors import ConfigurationError
 from semel.frameworks.django import guarded
-from tests.databases import connect, end_connections, executed
+from tests.databases import connect, end_connections, executed, numbers
 from tests.frameworks import django_site
 from tests.frameworks.django_site import GUARD, Row, Site, add_mysql, add_postgres, make_tables
 from tests.stores.relay import hang_up
@@ -624,7 +624,7 @@ def test_after_a_deadlock_on_mariadb_nothing_is_kept_and_a_retry_runs(
         ):
             executed(rival, "START TRANSACTION")
             executed(rival, held(one))
-            executed(rival, "INSERT INTO site_row (name) SELECT 'x' FROM seq_1_to_500")
+            executed(rival, f"INSERT INTO site_row (name) SELECT 'x' FROM {numbers(500)}")
             cursor.execute(held(two))
             waiting = threads.submit(executed, rival, held(two))
             found = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"

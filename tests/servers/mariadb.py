@@ -50,10 +50,11 @@ class Binaries:
     base: Path
     version: str
     env: Mapping[str, str] = field(default_factory=dict)
+    program: Path | None = None
 
     @property
     def server(self) -> Path:
-        return self.base / "sbin" / "mariadbd"
+        return self.program or self.base / "sbin" / "mariadbd"
 
 
 def find() -> Binaries | None:
@@ -91,13 +92,16 @@ class MariadbServer(Databases):
     KIND = "MariaDB"
 
     def __init__(self, *, on_disk: bool = False, settings: Mapping[str, str] | None = None) -> None:
-        found = find()
-        if found is None:
-            raise ServerError(HOW_TO_GET_IT)
-        self.binaries = found
+        self.binaries = found = self._found()
         self.port = free_port()
         self._settings = {**SETTINGS, **(settings or {})}
         super().__init__(way_to_run(found.server, found.env), on_disk=on_disk)
+
+    def _found(self) -> Binaries:
+        found = find()
+        if found is None:
+            raise ServerError(HOW_TO_GET_IT)
+        return found
 
     @property
     def socket(self) -> Path:
@@ -190,4 +194,4 @@ class MariadbServer(Databases):
             return list(cursor.fetchall())
 
     def __str__(self) -> str:
-        return f"MariaDB {self.binaries.version} from {self.binaries.base}, {self.way.name}"
+        return f"{self.KIND} {self.binaries.version} from {self.binaries.base}, {self.way.name}"

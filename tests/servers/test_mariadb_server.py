@@ -9,6 +9,7 @@ import pytest
 
 from tests.servers import MariadbServer, ServerError
 from tests.servers.debian import locked
+from tests.servers.mysql import chosen
 from tests.waiting import until
 
 
@@ -59,6 +60,12 @@ def test_a_named_folder_without_a_server_is_an_error(
     monkeypatch.setenv("SEMEL_TEST_MARIADB", str(tmp_path))
     with pytest.raises(ServerError, match="SEMEL_TEST_MARIADB"):
         MariadbServer()
+
+
+def test_so_is_one_without_a_mysql(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SEMEL_TEST_MYSQL", str(tmp_path))
+    with pytest.raises(ServerError, match="SEMEL_TEST_MYSQL"):
+        chosen()()
 
 
 def test_one_process_fetches_while_the_others_wait(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from semel.stores.sql.dialect import dialect
 from semel.stores.sql.plans import Statement
 from semel.testing.contract.records import MINUTE
 from semel.testing.contract.terms import terms
-from tests.databases import connect, executed
+from tests.databases import connect, executed, numbers
 from tests.servers import MariadbServer
 from tests.stores.dialects import Ask, Mysql, SqlBackend
 from tests.stores.harness import database_of
@@ -613,21 +613,21 @@ def filled(mariadb: MariadbServer) -> Iterator[Ask]:
                 "INSERT INTO semel_record (identity, state, fence, fingerprint, fields, tenant, "
                 "method, path, `key`, on_lapse, terms, created_at, leased_until, duty, due_at, "
                 "resource, snapshot, forget_at) SELECT UNHEX(SHA2(seq, 256)), "
-                "IF(seq % 2, 3, 2), UNHEX(MD5(seq)), 'v1:', '', 'acme', "
+                "IF(seq % 2, 3, 2), UNHEX(LEFT(SHA2(seq, 256), 32)), 'v1:', '', 'acme', "
                 f"'POST', '/', 'key', 1, 0, {now}, {now}, IF(seq % 2, 5, 1), "
                 f"{now} + CAST(seq AS SIGNED) * 1000000 - 2500000000, CONCAT('ride ', seq), "
                 "IF(seq % 2, 'answer', NULL), "
-                f"IF(seq % 2, {now}, NULL) FROM seq_1_to_5000"
+                f"IF(seq % 2, {now}, NULL) FROM {numbers(5000)}"
             )
             ask(
                 "INSERT INTO semel_effect (`key`, application, name, payload, state, created_at, "
                 "due_at) SELECT CONCAT('key ', seq), '', 'mail', '', "
                 "IF(seq % 20, 'delivered', 'waiting'), "
-                f"{now}, {now} + CAST(seq AS SIGNED) * 1000000 - 2500000000 FROM seq_1_to_5000"
+                f"{now}, {now} + CAST(seq AS SIGNED) * 1000000 - 2500000000 FROM {numbers(5000)}"
             )
             ask(
                 "INSERT INTO semel_event SELECT 's', CONCAT('event ', seq), "
-                f"{now} + CAST(seq AS SIGNED) * 1000000 - 100000000 FROM seq_1_to_5000"
+                f"{now} + CAST(seq AS SIGNED) * 1000000 - 100000000 FROM {numbers(5000)}"
             )
             ask("ANALYZE TABLE semel_record, semel_effect, semel_event")
             yield ask
@@ -875,7 +875,7 @@ def put_a_gate(ask: Ask) -> None:
         "WHERE table_schema = DATABASE() AND table_name = 'semel_record'"
     )
     ask(
-        "CREATE FUNCTION passed(value BIGINT) RETURNS BIGINT RETURN "
+        "CREATE FUNCTION passed(value BIGINT) RETURNS BIGINT DETERMINISTIC RETURN "
         "IF(GET_LOCK('gate', 3600) AND RELEASE_LOCK('gate'), value, NULL)"
     )
     ask("RENAME TABLE semel_record TO behind_the_gate")
@@ -906,7 +906,7 @@ def test_a_deadlock_is_tried_again_with_the_same_fence(database: Mysql) -> None:
         store, op = backend.blocking(), claim()
         store.perform(op)
         ask("CREATE TABLE stranger (n INT PRIMARY KEY, m INT) ENGINE = InnoDB")
-        ask("INSERT INTO stranger SELECT seq, 0 FROM seq_1_to_200")
+        ask(f"INSERT INTO stranger SELECT seq, 0 FROM {numbers(200)}")
         ask(
             "CREATE TRIGGER entangled BEFORE UPDATE ON semel_record FOR EACH ROW "
             "UPDATE stranger SET m = m + 1 WHERE n = 1"
@@ -974,8 +974,8 @@ def test_an_examination_names_tables_without_transactions(mariadb_url: str) -> N
     assert backend.examine() == ()
     with closing(connect(mariadb_url)) as outside:
         executed(outside, "CREATE TABLE notes (id integer) ENGINE = MyISAM")
-        executed(outside, "CREATE TABLE drafts (id integer) ENGINE = Aria")
+        executed(outside, "CREATE TABLE drafts (id integer) ENGINE = MEMORY")
     (finding,) = backend.examine()
     assert finding.severity == "limit"
-    assert "drafts (Aria), notes (MyISAM)" in finding.text
+    assert "drafts (MEMORY), notes (MyISAM)" in finding.text
     backend.close()

@@ -72,6 +72,23 @@ def test_joined_operations_live_and_die_with_the_callers_transaction(
     assert isinstance(read(backend, lost), ops.NoRecord)
 
 
+@pytest.mark.parametrize("collation", ["general_ci", "unicode_ci", "bin"])
+def test_the_collation_of_the_caller_s_session_does_not_matter(
+    mariadb_url: str, backend: MysqlBackend, collation: str
+) -> None:
+    op = claim()
+    effect = Enqueue("of an order", op.identity, "mail", b"")
+    with closing(connected(mariadb_url)) as connection:
+        execute(connection, f"SET NAMES utf8mb4 COLLATE utf8mb4_{collation}")
+        store = backend.on(connection)
+        assert isinstance(store.perform(op), ops.Claimed)
+        store.perform(effect)
+        assert isinstance(store.perform(complete(op)), ops.Applied)
+        connection.commit()
+    found = read(backend, op)
+    assert isinstance(found, ops.Found)
+
+
 def test_a_savepoint_of_the_caller_s_own_stays(mariadb_url: str, backend: MysqlBackend) -> None:
     op = claim()
     with closing(connected(mariadb_url)) as connection:

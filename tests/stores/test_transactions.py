@@ -48,9 +48,10 @@ from tests.databases import (
     connect,
     end_connections,
     executed,
+    numbers,
 )
 from tests.forms import in_proof
-from tests.servers import MariadbServer, PostgresServer
+from tests.servers import MariadbServer, PostgresServer, mysql
 from tests.servers.child import ROOT
 from tests.stores.dialects import DIALECTS, Ask
 from tests.stores.harness import TABLES
@@ -1440,7 +1441,7 @@ def deadlocked(maria: World, act: Act, also: str = "DO 0") -> None:
         executed(rival, "START TRANSACTION")
         executed(rival, also)
         executed(rival, "UPDATE orders SET id = id WHERE id = 1")
-        executed(rival, "INSERT INTO orders SELECT seq + 100 FROM seq_1_to_500")
+        executed(rival, f"INSERT INTO orders SELECT seq + 100 FROM {numbers(500)}")
         act.execute("INSERT INTO orders VALUES (50)")
         act.execute("UPDATE orders SET id = id WHERE id = 2")
         waiting = threads.submit(executed, rival, "UPDATE orders SET id = id WHERE id = 2")
@@ -1583,12 +1584,16 @@ def test_locked_tables_are_a_commit_and_not_a_failed_statement(maria: World, pha
 def notes(request: pytest.FixtureRequest, maria: World) -> Iterator[str]:
     """A statement that also writes what no rollback undoes."""
     engine = "MyISAM" if request.param == "a trigger" else request.param
+    if engine == "Aria" and mysql.wanted():
+        pytest.skip("MySQL has no such engine")
     insert = "INSERT INTO orders VALUES (7)"
     with closing(maria.outside()) as outside:
-        executed(outside, f"CREATE OR REPLACE TABLE notes (id integer) ENGINE = {engine}")
+        executed(outside, "DROP TABLE IF EXISTS notes")
+        executed(outside, f"CREATE TABLE notes (id integer) ENGINE = {engine}")
         if request.param == "a trigger":
             noting = "AFTER INSERT ON orders FOR EACH ROW INSERT INTO notes VALUES (NEW.id)"
-            executed(outside, f"CREATE OR REPLACE TRIGGER noting {noting}")
+            executed(outside, "DROP TRIGGER IF EXISTS noting")
+            executed(outside, f"CREATE TRIGGER noting {noting}")
         yield insert if request.param == "a trigger" else insert.replace("orders", "notes")
         executed(outside, "DROP TRIGGER IF EXISTS noting")
         executed(outside, "DROP TABLE notes")
@@ -1681,12 +1686,13 @@ def test_a_lock_is_that_of_its_database(maria: World, request: pytest.FixtureReq
 
 def test_a_handler_leaves_a_clean_session(maria: World) -> None:
     backend = maria.open(pool_size=1)
+    limit = "max_execution_time" if mysql.wanted() else "max_statement_time"
     op = claim()
     act = maria.begin(op.identity, backend)
     act.perform(op)
     act.savepoint()
     for statement in (
-        "SET SESSION sql_mode = '', autocommit = 0, max_statement_time = 77",
+        f"SET SESSION sql_mode = '', autocommit = 0, {limit} = 77",
         "SET @mine = 1",
         "CREATE TEMPORARY TABLE shadow (id int)",
         "PREPARE mine FROM 'SELECT 1'",
@@ -1697,7 +1703,7 @@ def test_a_handler_leaves_a_clean_session(maria: World) -> None:
     act.execute("USE mysql")
     act.commit()
     clean = maria.begin(None, backend)
-    assert clean.execute("SELECT @@max_statement_time, @mine, @@autocommit") == [(0.0, None, 0)]
+    assert clean.execute(f"SELECT @@{limit}, @mine, @@autocommit") == [(0, None, 0)]
     assert "STRICT_ALL_TABLES" in clean.execute("SELECT @@sql_mode")[0][0]
     for gone in ("SELECT * FROM shadow", "EXECUTE mine"):
         with pytest.raises(pymysql.Error):
@@ -1715,11 +1721,11 @@ def test_a_role_that_a_handler_took_is_not_the_next_one_s(maria: World) -> None:
     backend = maria.open(pool_size=1)
     act = maria.begin(None, backend)
     act.execute("SET ROLE cashier")
-    assert act.execute("SELECT CURRENT_ROLE()") == [("cashier",)]
+    assert "cashier" in act.execute("SELECT CURRENT_ROLE()")[0][0]
     act.roll_back()
     for _ in range(2):
         act = maria.begin(None, backend)
-        assert act.execute("SELECT CURRENT_ROLE()") == [(None,)]
+        assert act.execute("SELECT CURRENT_ROLE()")[0][0] in (None, "NONE")
         act.roll_back()
 
 
@@ -1763,7 +1769,8 @@ def test_a_handler_s_text_is_one_statement(maria: World) -> None:
 
 def test_a_procedure_s_results_are_read_before_anybody_else_s_turn(maria: World) -> None:
     with closing(maria.outside()) as outside:
-        executed(outside, "CREATE OR REPLACE PROCEDURE two() BEGIN SELECT 1; SELECT 2; END")
+        executed(outside, "DROP PROCEDURE IF EXISTS two")
+        executed(outside, "CREATE PROCEDURE two() BEGIN SELECT 1; SELECT 2; END")
     act, op = maria.begun()
     assert act.execute("CALL two()") == [(1,)]
     act.perform(complete(op))

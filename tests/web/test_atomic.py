@@ -413,7 +413,8 @@ def test_odd_statements_end_in_one_effect_or_in_doubt(make_bank: MakeBank, state
         return Says()
 
     one = make_bank(script)
-    one.ledger.ask("CREATE OR REPLACE PROCEDURE commits() BEGIN COMMIT; START TRANSACTION; END")
+    one.ledger.ask("DROP PROCEDURE IF EXISTS commits")
+    one.ledger.ask("CREATE PROCEDURE commits() BEGIN COMMIT; START TRANSACTION; END")
     replies = [one.send() for _ in range(2)]
     one.ledger.ask("DROP TABLE IF EXISTS odd")
     payments, _, states = one.ledger.all()
@@ -442,7 +443,8 @@ def test_writes_that_the_server_cannot_undo_leave_the_outcome_unknown(
         return says
 
     one = make_bank(script)
-    one.ledger.ask("CREATE OR REPLACE TABLE notes (id integer) ENGINE = MyISAM")
+    one.ledger.ask("DROP TABLE IF EXISTS notes")
+    one.ledger.ask("CREATE TABLE notes (id integer) ENGINE = MyISAM")
     try:
         assert [one.send().code for _ in range(2)] == ["outcome-unknown"] * 2
         assert one.ledger.ask("SELECT count(*) FROM notes") == [(1,)]

@@ -221,13 +221,14 @@ BY_ITSELF = (
     *(("mysql", "COMMIT"), ("mysql", "BEGIN"), ("mysql", "ANALYZE TABLE kept")),
     *(("mysql", "CREATE TABLE IF NOT EXISTS kept (number int)"), ("mysql", "CALL gives_up()")),
 )
-GIVES_UP = "CREATE OR REPLACE PROCEDURE gives_up() BEGIN ROLLBACK; INSERT INTO kept VALUES (9); END"
+GIVES_UP = "CREATE PROCEDURE gives_up() BEGIN ROLLBACK; INSERT INTO kept VALUES (9); END"
 
 
 def ending(bench: Bench, statement: str, said: type[Exception] | None) -> Callable[[], str]:
     with closing(connect(bench.harness.backend.url)) as outside:
         executed(outside, "CREATE TABLE IF NOT EXISTS kept (number int)")
         if statement.startswith("CALL"):
+            executed(outside, "DROP PROCEDURE IF EXISTS gives_up")
             executed(outside, GIVES_UP)
 
     def work() -> str:

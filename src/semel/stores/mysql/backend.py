@@ -120,7 +120,7 @@ class MysqlBackend(ServerBackend):
             conn.close()
 
 
-LOCK: Final = "CONCAT('semel.migrate.', MD5(DATABASE()))"
+LOCK: Final = "CONCAT('semel.migrate.', LEFT(SHA2(DATABASE(), 256), 32))"
 """Such locks are the server's, not the database's. This one ends with its connection."""
 LOCK_WAIT: Final = 3600
 

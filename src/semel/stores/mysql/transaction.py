@@ -102,7 +102,8 @@ def begin(conn: MysqlConnection, identity: Identity | None, limit: float | None)
     conn.undone = conn.lock = None
     conn.kept = False
     own = "@@GLOBAL.wait_timeout"
-    idle = own if limit is None else f"LEAST({own}, {max(1, ceil(limit))})"
+    # MySQL makes a decimal of the two, which the variable does not take.
+    idle = own if limit is None else f"CAST(LEAST({own}, {max(1, ceil(limit))}) AS UNSIGNED)"
     ready = f"SET autocommit = 0, wait_timeout = {idle}"
     if identity is None:
         yield f"{ready}; START TRANSACTION; SAVEPOINT {SAVEPOINT}"
@@ -143,14 +144,21 @@ def savepoint(conn: MysqlConnection) -> Exchange:
 
 def undo(conn: MysqlConnection) -> Exchange:
     """A rollback leaves a warning when it could not undo all. One to a savepoint does so for
-    temporary tables as well, which harm nobody: that of the whole transaction tells them apart."""
+    temporary tables as well, which harm nobody: that of the whole transaction tells them apart.
+    MySQL warns of their creation even then, by another number."""
     _demand_not_undone(conn)
     yield from _demand_begun()
     if conn.warned:
         yield "ROLLBACK"
         conn.undone, conn.kept = ALL_UNDONE, conn.warned > 0
+        if conn.kept:
+            conn.kept = _has_kept(protocol.rows_of((yield "SHOW WARNINGS")))
     _demand_not_undone(conn)
     return []
+
+
+def _has_kept(warnings: Rows) -> bool:
+    return any(code == NOT_COMPLETE for _, code, _ in warnings)
 
 
 def _demand_begun() -> Exchange:
@@ -276,7 +284,7 @@ def after_handler(conn: MysqlConnection, error: Exception | None) -> None:
         conn.ask("DO 0", deadline)
     if may_end_all and not in_transaction(conn):
         conn.undone = _UNDONE.format(error.args[-1])
-        conn.kept = any(code == NOT_COMPLETE for _, code, _ in warnings)
+        conn.kept = _has_kept(warnings)
 
 
 def in_transaction(conn: MysqlConnection) -> bool:

@@ -10,8 +10,8 @@ SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
-SELECT :identity, {pending}, :fence, :fingerprint, :fields, :tenant, NULLIF(:method, ''),
-       NULLIF(:path, ''), :key, :on_lapse, {now}, {now} + :patience, {duty.run}, {now}, :patience, {now} + :patience, :request, :terms
+SELECT :identity, {pending}, :fence, :fingerprint, :fields, :tenant, NULLIF(:method, _utf8mb4 x''),
+       NULLIF(:path, _utf8mb4 x''), :key, :on_lapse, {now}, {now} + :patience, {duty.run}, {now}, :patience, {now} + :patience, :request, :terms
 FROM DUAL
 WHERE @semel_found IS NULL AND (:fresh_until IS NULL OR :fresh_until >= {now});
 SELECT {record}, {now}

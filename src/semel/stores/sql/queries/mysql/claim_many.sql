@@ -13,7 +13,7 @@ INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, key, on_lapse,
      created_at, leased_until, duty, due_at, request, terms)
 SELECT ELT(n, :identity), {in_progress}, ELT(n, :fence), ELT(n, :fingerprint), ELT(n, :fields),
-       ELT(n, :tenant), NULLIF(ELT(n, :method), ''), NULLIF(ELT(n, :path), ''), ELT(n, :key),
+       ELT(n, :tenant), NULLIF(ELT(n, :method), _utf8mb4 x''), NULLIF(ELT(n, :path), _utf8mb4 x''), ELT(n, :key),
        CAST(ELT(n, :on_lapse) AS SIGNED), {now}, {now} + lease,
        CASE CAST(ELT(n, :on_lapse) AS SIGNED)
        WHEN {lapse.resume} THEN {duty.resume} ELSE {duty.lease} END,

@@ -12,8 +12,9 @@ SELECT MAX(1) INTO @semel_found FROM semel_record WHERE identity = :identity;
 INSERT INTO semel_record
     (identity, state, fence, fingerprint, fields, tenant, method, path, `key`, on_lapse,
      created_at, leased_until, duty, due_at, patience, abandon_at, request, terms)
-SELECT :identity, 1 /* pending */, :fence, :fingerprint, :fields, :tenant, NULLIF(:method, ''),
-       NULLIF(:path, ''), :key, :on_lapse,
+SELECT :identity, 1 /* pending */, :fence, :fingerprint, :fields, :tenant, NULLIF(:method,
+       _utf8mb4 x''),
+       NULLIF(:path, _utf8mb4 x''), :key, :on_lapse,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + :patience, 3 /* run */,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), :patience,

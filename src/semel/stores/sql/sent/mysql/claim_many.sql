@@ -16,7 +16,8 @@ INSERT INTO semel_record
      created_at, leased_until, duty, due_at, request, terms)
 SELECT ELT(n, :identity), 2 /* in_progress */, ELT(n, :fence), ELT(n, :fingerprint), ELT(n,
        :fields),
-       ELT(n, :tenant), NULLIF(ELT(n, :method), ''), NULLIF(ELT(n, :path), ''), ELT(n, :key),
+       ELT(n, :tenant), NULLIF(ELT(n, :method), _utf8mb4 x''), NULLIF(ELT(n, :path), _utf8mb4 x''),
+       ELT(n, :key),
        CAST(ELT(n, :on_lapse) AS SIGNED),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + lease,
