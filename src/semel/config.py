@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -112,10 +113,6 @@ def _text(where: str, given: object) -> str:
     raise ConfigurationError(f"{where} must be text, not {given!r}")
 
 
-def _count(where: str, given: object) -> int:
-    return count(where, given, least=0)
-
-
 def _interval(where: str, given: object) -> timedelta | None:
     """A duration, or a word for off."""
     return None if word(given) is False else duration(where, given)
@@ -190,15 +187,15 @@ def _limits(where: str, given: object) -> Limits:
 
 
 def _routes(where: str, given: object) -> tuple[Route, ...]:
-    return tuple(_route(where, each) for each in _list(where, given))
-
-
-def _route(where: str, given: object) -> Route:
-    table = _table(where, given, ("method", "path", "policy"))
-    if "path" not in table or "policy" not in table:
-        raise ConfigurationError(f"{where}: each route needs a path and a policy")
-    method = _text(f"{where}: method", table.get("method", "POST"))
-    return Route(method, _text(f"{where}: path", table["path"]), _policy(where, table["policy"]))
+    routes: list[Route] = []
+    for each in _list(where, given):
+        table = _table(where, each, ("method", "path", "policy"))
+        if "path" not in table or "policy" not in table:
+            raise ConfigurationError(f"{where}: each route needs a path and a policy")
+        method = _text(f"{where}: method", table.get("method", "POST"))
+        path = _text(f"{where}: path", table["path"])
+        routes.append(Route(method, path, _policy(where, table["policy"])))
+    return tuple(routes)
 
 
 def _policy(where: str, given: object) -> Policy:
@@ -226,13 +223,12 @@ def _fingerprint(where: str, given: object) -> FingerprintRule:
 
 def _key_from(where: str, given: object) -> tuple[KeyPlace, ...]:
     """A header's name, ``{ body = "/meta/key" }``, or a list of such."""
-    return tuple([_key_place(where, each) for each in _several(given)])
-
-
-def _key_place(where: str, given: object) -> KeyPlace:
-    if isinstance(given, str):
-        return given
-    return BodyField(_text(f"{where}: body", _table(where, given, ("body",)).get("body")))
+    places: list[KeyPlace] = []
+    for each in _several(given):
+        if not isinstance(each, str):
+            each = BodyField(_text(f"{where}: body", _table(where, each, ("body",)).get("body")))
+        places.append(each)
+    return tuple(places)
 
 
 def _payload_from(where: str, given: object) -> tuple[BodyField, ...]:
@@ -249,6 +245,7 @@ def _several(given: object) -> list[Any]:
 
 Reader = Callable[[str, object], Any]
 
+_count: Final = partial(count, least=0)
 _PLAIN: Final = "accept_plain"
 _RATE: Final = re.compile(r"(\d{1,9})\s*/\s*(\d+(?:\.\d+)?\s*)?(ms|s|m|h|d)")
 _KINDS: Final = {

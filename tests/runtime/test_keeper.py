@@ -538,7 +538,8 @@ def keeper(wall: Wall, store: Flaky) -> Iterator[Keeper]:
 
 def threads_waiting(keeper: Keeper) -> int:
     with keeper.waiters._lock:
-        return keeper.waiters._threads_waiting()
+        watches = keeper.waiters.watches.values()
+        return sum(not slot.done() for watch in watches for slot in watch.threads)
 
 
 def test_one_read_serves_all_threads_that_wait_and_one_is_elected(

@@ -162,7 +162,9 @@ class NotableRecorder:
         except Exception as error:
             for line, count in lines.items():
                 dropped[line.kind.value] += count
-            self._lose(dropped, error)
+            with self._lock:  # counted, and not tried again
+                self._dropped.update(dropped)
+            self._tell(dropped.total(), error)
             return False
         if dropped:
             self._tell(dropped.total(), None)
@@ -180,12 +182,6 @@ class NotableRecorder:
             self._written.update(dict.fromkeys(free, now))
             dropped, self._dropped = self._dropped, Counter()
         return lines, dropped
-
-    def _lose(self, dropped: Counter[str], error: Exception) -> None:
-        """The store did not take them: they are counted, and not tried again."""
-        with self._lock:
-            self._dropped.update(dropped)
-        self._tell(dropped.total(), error)
 
     def _tell(self, count: int, error: Exception | None) -> None:
         """Logged once a minute: while a store is out this happens every second."""

@@ -91,7 +91,8 @@ class Waiters:
         """Block the calling thread; at most ``room`` threads wait at once in this process."""
         slot = _Slot()
         with self._lock:
-            if self._threads_waiting() >= room:
+            waiting = sum(not it.done() for each in self.watches.values() for it in each.threads)
+            if waiting >= room:
                 return Unwoken()
             self._watch(identity, fence).threads.append(slot)
         self._rouse(self._clock() + _FIRST)
@@ -132,9 +133,6 @@ class Waiters:
                 break  # the store is out: the others would wait as long for the same answer
         with self._lock:
             return min((watch.due for watch in self.watches.values()), default=float("inf"))
-
-    def _threads_waiting(self) -> int:
-        return sum(not slot.done() for watch in self.watches.values() for slot in watch.threads)
 
     def _watch(self, identity: Identity, fence: Fence | None) -> _Watch:
         watch = self.watches.get(identity)

@@ -39,30 +39,21 @@ def version_here() -> str:
         return "unknown"
 
 
-def host_digest() -> str:
-    """Tells machines apart without naming them."""
-    return sha256(platform.node().encode("utf-8", "replace")).hexdigest()[:12]
-
-
 class Heartbeat:
     """What one worker says of itself. ``every``: seconds between two beats, more or less."""
 
     def __init__(self, guard: Guard, role: str, does: Sequence[str], every: float) -> None:
         self._id, self._application, self._role = new_fence().hex(), guard.name, role
-        self._does, self._host, self._version = ", ".join(does), host_digest(), version_here()
+        self._does, self._version = ", ".join(does), version_here()
+        # It tells machines apart without naming them.
+        self._host = sha256(platform.node().encode("utf-8", "replace")).hexdigest()[:12]
         self._lease = int(max(_SHORTEST, every * _MISSED) * 1_000_000)
 
-    def beat(self, *, leading: bool = False) -> Beat:
-        """It is there."""
-        return Beat(self._info(leading), self._lease)
-
-    def end(self) -> Beat:
-        """It ends, and nobody need miss it."""
-        return Beat(self._info(False), None)
-
-    def _info(self, leading: bool) -> WorkerInfo:
+    def beat(self, *, leading: bool = False, last: bool = False) -> Beat:
+        """It is there. ``last``: it ends, and nobody need miss it."""
         texts = self._id, self._application, self._role, self._does, self._host
-        return WorkerInfo(*texts, os.getpid(), self._version, leading)
+        info = WorkerInfo(*texts, os.getpid(), self._version, leading)
+        return Beat(info, None if last else self._lease)
 
 
 class HeartbeatLoop:
@@ -79,6 +70,6 @@ class HeartbeatLoop:
 
     async def aclose(self) -> None:
         try:
-            await self._store().perform(self._heartbeat.end())
+            await self._store().perform(self._heartbeat.beat(last=True))
         except StoreError:
             return  # it is forgotten when its time is over

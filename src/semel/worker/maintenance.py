@@ -206,19 +206,11 @@ class EmbeddedMaintenance(_ThreadLoop):
         self.leading = False
         """Whether this process did the last round."""
 
-    def _beat(self) -> None:
-        """Say that this process is there. What fails is told by the round itself."""
-        if self._heartbeat is None:
-            self._heartbeat = Heartbeat(self._guard, EMBEDDED, ("maintain",), self._interval)
-        with suppress(StoreError):
-            beat = self._heartbeat.beat(leading=self.leading)
-            self._guard.backend.blocking().perform(beat)
-
     def _end(self) -> None:
         """Say goodbye, and let another process lead."""
         if self._heartbeat is not None:
             with suppress(StoreError):
-                self._guard.backend.blocking().perform(self._heartbeat.end())
+                self._guard.backend.blocking().perform(self._heartbeat.beat(last=True))
         if not self.leading:
             return
         self._tell_leading(False)
@@ -230,10 +222,14 @@ class EmbeddedMaintenance(_ThreadLoop):
     def run_once(self) -> Round:
         """Lead, or stay leader, and do a round; else come again when the leader's time is up."""
         lease = int(self._interval * _LEASES * 1_000_000)
-        led = self._guard.backend.blocking().perform(ops.Lead(LEADER, self._fence, lease))
+        store = self._guard.backend.blocking()
+        led = store.perform(ops.Lead(LEADER, self._fence, lease))
         if led.leading != self.leading:
             self._tell_leading(led.leading)
-        self._beat()
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(self._guard, EMBEDDED, ("maintain",), self._interval)
+        with suppress(StoreError):  # what fails is told by the round itself
+            store.perform(self._heartbeat.beat(leading=self.leading))
         if not led.leading:
             left = (led.until - led.now) / 1_000_000
             return Round(0, max(_SHORTEST_WAIT, left) + self._interval * (1 - jitter()))

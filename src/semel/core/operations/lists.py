@@ -39,6 +39,11 @@ class DuePlace:
     due_at: Micros | None
     identity: Identity
 
+    @property
+    def rank(self) -> tuple[Micros, Identity]:
+        """What places are ordered by; those without a time are the last of a list."""
+        return -1 if self.due_at is None else self.due_at, self.identity
+
 
 @value
 class Placed:

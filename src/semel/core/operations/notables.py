@@ -18,6 +18,7 @@ from semel.core.frozen import value
 from semel.core.operations.maintenance import Tended
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity, Micros
+from semel.core.texts import shown
 
 MOST_NOTABLES: Final = 100_000
 """How many a store keeps; the oldest go first. Redis divides them among its buckets."""
@@ -114,6 +115,14 @@ class BrowseNotables(StoreOperation[NotableEntries]):
     kinds: tuple[str, ...] = ()
     identity: Identity | None = None
     route: str | None = None
+
+    def wants(self, entry: NotableEntry) -> bool:
+        """Whether the list has this one, for stores that look at each."""
+        return (
+            (not self.kinds or entry.kind in self.kinds)
+            and self.identity in (None, entry.identity)
+            and (self.route is None or shown(self.route) == entry.route)
+        )
 
 
 @value

@@ -54,7 +54,7 @@ class MemoryNotables:
         if before is None:
             raise ConfigurationError("this is no place in the notables of this store")
         older = [line.entry for place, line in self._lines.items() if place < before]
-        found = [each for each in reversed(older) if _wanted(op, each)]
+        found = [each for each in reversed(older) if op.wants(each)]
         until = found[op.limit - 1].place if found and len(found) >= op.limit else None
         return ops.NotableEntries(tuple(found[: op.limit]), until, now)
 
@@ -101,11 +101,3 @@ class MemoryNotables:
     def _list_workers(self, op: ops.ListWorkers, now: Micros) -> ops.WorkersSeen:
         seen = sorted(self._workers.values(), key=lambda each: (-each.seen_at, each.worker.id))
         return ops.WorkersSeen(tuple(seen[: op.limit]), now)
-
-
-def _wanted(op: ops.BrowseNotables, entry: ops.NotableEntry) -> bool:
-    return (
-        (not op.kinds or entry.kind in op.kinds)
-        and op.identity in (None, entry.identity)
-        and (op.route is None or shown(op.route) == entry.route)
-    )

@@ -240,9 +240,8 @@ class MemoryRecords:
             if duty_of(seen.state, seen.on_lapse) is op.duty
         ]
         if op.before is not None:
-            before = _rank(op.before)
-            found = [each for each in found if _rank(each.place) < before]
-        found.sort(key=lambda each: _rank(each.place), reverse=True)
+            found = [each for each in found if each.place.rank < op.before.rank]
+        found.sort(key=lambda each: each.place.rank, reverse=True)
         page = tuple(found[: op.limit])
         return ops.Newest(page, page[-1].place if page and len(page) < len(found) else None, now)
 
@@ -400,11 +399,6 @@ class MemoryRecords:
         setattr(resealed, op.part.value, op.new)
         self.rows[op.identity] = resealed
         return ops.Applied(row.state, now, row.leased_until, row.expires_at)
-
-
-def _rank(place: ops.DuePlace) -> tuple[Micros, Identity]:
-    """What places are ordered by; those without a time are the last of a list."""
-    return -1 if place.due_at is None else place.due_at, place.identity
 
 
 def _brief(row: Row) -> Record:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from semel.stores.base import AsyncStore, Capabilities, Finding, Store
+from semel.stores.base import AsyncStore, Capabilities, Finding, PrintableBackend, Store
 from semel.stores.per_loop import Blocking, PerLoop, PerProcess
 from semel.stores.redis.commands import Keys
 from semel.stores.redis.credentials import Provider
@@ -25,7 +25,7 @@ MAY_LOSE_KEYS: Final = (
 )
 
 
-class RedisBackend:
+class RedisBackend(PrintableBackend):
     """Records in Redis or Valkey: one server, a primary that Sentinels watch, or a cluster.
 
     timeout: how long an operation may take in all before `StoreUnavailable`; seconds (5).
@@ -91,20 +91,11 @@ class RedisBackend:
             "remap": remap,
         }
         settings = self._settings = parse(url, options)
+        self.url = settings.url
+        self.capabilities = CAPABILITIES
         keys = Keys(settings.prefix)
         self._sync_pool = PerProcess(partial(RedisPool, settings, keys))
         self._async_pool = PerLoop(partial(AsyncRedisPool, settings, keys))
-
-    def __repr__(self) -> str:
-        return f"RedisBackend({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        return self._settings.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
 
     def blocking(self) -> Store:
         return Blocking(self._sync_pool)

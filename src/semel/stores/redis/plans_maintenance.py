@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha1
 from math import inf
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from semel.core import operations as ops
@@ -38,7 +39,14 @@ from semel.stores.redis.commands import (
 )
 from semel.stores.redis.layout import RANK, Stored
 from semel.stores.redis.plans import Plan, Plans, read_terms, record_call, signed
-from semel.stores.redis.plans_notables import TIME, StreamPlace, place_of, stream_entries
+from semel.stores.redis.plans_notables import (
+    PURGE_EVENTS,
+    TIME,
+    StreamPlace,
+    place_of,
+    purge,
+    stream_entries,
+)
 from semel.stores.redis.replies import Answer
 from semel.stores.sql import rows
 from semel.stores.sql.plans_maintenance import DEAD, LAPSED, unsettled_counts
@@ -367,19 +375,15 @@ def _latest(keys: Keys, op: ops.ListNewest, *, dead: bool) -> Plan[list[ops.DueP
     while True:
         tails |= yield from _tails(keys, op, depths, dead=dead)
         every = [place for tail in tails.values() for place in tail.places]
-        chosen = sorted(every, key=_rank, reverse=True)[: op.limit]
-        least = _rank(chosen[-1]) if len(chosen) == op.limit else (-inf, b"")
+        chosen = sorted(every, key=attrgetter("rank"), reverse=True)[: op.limit]
+        least: tuple[float, bytes] = chosen[-1].rank if len(chosen) == op.limit else (-inf, b"")
         depths = {
             bucket: min(op.limit, 4 * len(tail.places))
             for bucket, tail in tails.items()
-            if not tail.whole and len(tail.places) < op.limit and _rank(tail.places[-1]) >= least
+            if not tail.whole and len(tail.places) < op.limit and tail.places[-1].rank >= least
         }
         if not depths:
             return chosen
-
-
-def _rank(place: ops.DuePlace) -> tuple[float, bytes]:
-    return -1 if place.due_at is None else place.due_at, place.identity
 
 
 def _newest(op: ops.ListNewest, keys: Keys) -> Plan[ops.Newest]:
@@ -526,7 +530,7 @@ def _reap(op: ops.Reap, keys: Keys) -> Plan[ops.Tended]:
     """Expire, then forget: what expires now may be forgotten in the same round."""
     expired = yield from _round(keys, QUEUES["expire"], op.limit, "expire", lambda _: ())
     forgotten = yield from _round(keys, QUEUES["forget"], op.limit, "forget", lambda _: (b"",))
-    events = yield from _purge_events(op.limit, keys)
+    events = yield from purge(PURGE_EVENTS, keys.events, op.limit, PAGE)
     more = expired.full or forgotten.full or events >= op.limit
     counts = {
         RecordEvent.EXPIRE.value: len(expired.states),
@@ -534,22 +538,6 @@ def _reap(op: ops.Reap, keys: Keys) -> Plan[ops.Tended]:
         "events": events,
     }
     return ops.Tended({name: each for name, each in counts.items() if each}, more, forgotten.now)
-
-
-def _purge_events(limit: int, keys: Keys) -> Plan[int]:
-    """Forget up to about ``limit`` events; returns how many."""
-    sizes = yield [RedisCall(bucket, ("ZCARD", keys.events(bucket))) for bucket in range(BUCKETS)]
-    buckets = [bucket for bucket, size in enumerate(sizes) if size]
-    left = limit
-    while buckets and left > 0:
-        some = buckets[:left]
-        del buckets[: len(some)]
-        each = min(PAGE, max(1, left // len(some)))
-        answers = yield [
-            script_call(bucket, "purge_events", (keys.events(bucket),), each) for bucket in some
-        ]
-        left -= sum(replies.fields(answer, 2)[0] for answer in answers)
-    return limit - left
 
 
 def _retire(op: ops.Retire, keys: Keys) -> Plan[ops.Retired]:

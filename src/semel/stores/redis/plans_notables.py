@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from semel.core import operations as ops
@@ -100,7 +100,7 @@ def _browse(op: ops.BrowseNotables, keys: Keys) -> Plan[ops.NotableEntries]:
     found: list[ops.NotableEntry] = []
     while True:
         page = yield from _newest(keys, buckets, before, count)
-        found += [entry for entry in page.entries if _wanted(op, entry)]
+        found += [entry for entry in page.entries if op.wants(entry)]
         if len(found) >= op.limit or page.until is None:
             break
         before, count = page.until, min(2 * count, SHARE)
@@ -151,14 +151,6 @@ def _entry(place: StreamPlace, held: dict[bytes, bytes]) -> ops.NotableEntry:
     )
 
 
-def _wanted(op: ops.BrowseNotables, entry: ops.NotableEntry) -> bool:
-    return (
-        (not op.kinds or entry.kind in op.kinds)
-        and op.identity in (None, entry.identity)
-        and (op.route is None or shown(op.route) == entry.route)
-    )
-
-
 def _erase(op: ops.EraseNotables, keys: Keys) -> Plan[ops.NotablesChanged]:
     whose = shown(op.tenant).encode(), indexed(op.application).encode()
     count, now = 0, 0
@@ -168,40 +160,47 @@ def _erase(op: ops.EraseNotables, keys: Keys) -> Plan[ops.NotablesChanged]:
         time, *answers = yield [RedisCall(0, TIME), *ranges]
         now = replies.clock(time)
         theirs = [
-            place
+            (bucket, keys.notables(bucket), f"{place.millis}-{place.sequence}")
             for bucket, answer in zip(some, answers, strict=True)
             for place, held in stream_entries(bucket, answer)
             if (held.get(b"tenant"), held.get(b"application")) == whose
         ][: op.limit - count]
         if theirs:
-            count += sum((yield [_deletion(keys, place) for place in theirs]))
+            count += sum(
+                (yield [RedisCall(at, ("XDEL", key, number)) for at, key, number in theirs])
+            )
         if count >= op.limit:
             break
     return ops.NotablesChanged(count, now)
 
 
-def _deletion(keys: Keys, place: StreamPlace) -> RedisCall:
-    number = f"{place.millis}-{place.sequence}"
-    return RedisCall(place.bucket, ("XDEL", keys.notables(place.bucket), number))
+PURGE_EVENTS: Final = "ZCARD", "purge_events"
+PURGE_NOTABLES: Final = "XLEN", "purge_notables"
+"""The command that tells how many there are, and the script that purges."""
 
 
-def _prune(op: ops.Prune, keys: Keys) -> Plan[ops.Tended]:
-    sizes = yield [RedisCall(each, ("XLEN", keys.notables(each))) for each in range(BUCKETS)]
+def purge(how: tuple[str, str], key_of: Callable[[int], bytes], limit: int, most: int) -> Plan[int]:
+    """Forget up to about ``limit`` entries, at most ``most`` of a bucket; returns how many."""
+    size_of, script = how
+    sizes = yield [RedisCall(bucket, (size_of, key_of(bucket))) for bucket in range(BUCKETS)]
     buckets = [bucket for bucket, size in enumerate(sizes) if size]
-    left = op.limit
+    left = limit
     while buckets and left > 0:
         some = buckets[:left]
         del buckets[: len(some)]
-        each = max(1, left // len(some))
-        answers = yield [
-            script_call(bucket, "purge_notables", (keys.notables(bucket),), each) for bucket in some
-        ]
+        each = min(most, max(1, left // len(some)))
+        answers = yield [script_call(bucket, script, (key_of(bucket),), each) for bucket in some]
         left -= sum(replies.fields(answer, 2)[0] for answer in answers)
+    return limit - left
+
+
+def _prune(op: ops.Prune, keys: Keys) -> Plan[ops.Tended]:
+    notables = yield from purge(PURGE_NOTABLES, keys.notables, op.limit, op.limit)
     memory = (ops.WORKER_MEMORY, op.limit)
     (answer,) = yield (script_call(keys.workers[0], "purge_workers", keys.workers[1:], *memory),)
     gone, now = replies.fields(answer, 2)
-    counts = {"notables": op.limit - left, "workers": gone}
-    more = left <= 0 or gone >= op.limit
+    counts = {"notables": notables, "workers": gone}
+    more = notables >= op.limit or gone >= op.limit
     return ops.Tended({name: count for name, count in counts.items() if count}, more, now)
 
 
