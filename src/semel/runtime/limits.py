@@ -65,14 +65,10 @@ class Rate:
             raise ConfigurationError(f"a rate's burst= is a whole number from 1 up, {self.burst!r}")
 
     @property
-    def interval(self) -> float:
-        """Seconds between two, when they come evenly."""
-        return self.per.total_seconds() / self.count
-
-    @property
-    def depth(self) -> float:
-        """Seconds that an unused bucket has saved up."""
-        return self.interval * (self.count if self.burst is None else self.burst)
+    def bucket(self) -> tuple[float, float]:
+        """Seconds between two when they come evenly, and those an unused bucket has saved up."""
+        interval = self.per.total_seconds() / self.count
+        return interval, interval * (self.count if self.burst is None else self.burst)
 
 
 @frozen
@@ -130,8 +126,9 @@ class Limiter:
         self.limits = limits
         self._clock = clock
         self._room = room
-        self._rates = (limits.new_keys, limits.lookups)
-        self._steps = tuple([(r.interval, r.depth) if r else None for r in self._rates])
+        self._steps = tuple(
+            [rate.bucket if rate else None for rate in (limits.new_keys, limits.lookups)]
+        )
         self._accounts: dict[str | bytes, _Account] = {}
         self._active: Mapping[str, int] = {}
         self._census = 0

@@ -200,17 +200,8 @@ Update: TypeAlias = tuple[Measure, Labels, float | None]
 """A metric, its labels and a number; None: this process no longer knows the value."""
 
 _SAME_NAME: Final = (
-    *(
-        "refusal",
-        "key.suspicious",
-        "key.short",
-        "shape.failed",
-        "unguarded",
-        "fence.lost",
-        "write.lost",
-        "store.error",
-        "store.failover",
-    ),
+    *("refusal", "key.suspicious", "key.short", "shape.failed", "unguarded", "fence.lost"),
+    *("write.lost", "store.error", "store.failover"),
     *("round.failed", "left_alone", "run", "delivery", "inbox", "operator"),
 )
 _COUNTED: Final = {
@@ -234,7 +225,8 @@ def updates(event: Event, tenants: Tenants) -> Iterator[Update]:
         case "store.health":
             yield _update("store.up", value=event["up"] is True)
         case "pool":
-            yield from _pool(event)
+            for each in ("size", "in_use", "waiting", "opened", "closed"):
+                yield _update(f"pool.{each}", event["pool"], value=event[each])
         case "breaker":
             yield _update("breaker.open", value=event["circuit"] == "open")
         case "depths":
@@ -280,11 +272,6 @@ def _exchange(event: Event, tenants: Tenants) -> Iterator[Update]:
         yield _update("waiting.duration", route, value=event["waiting_seconds"])
     if event["from_memory"]:
         yield _update("memory")
-
-
-def _pool(event: Event) -> Iterator[Update]:
-    for each in ("size", "in_use", "waiting", "opened", "closed"):
-        yield _update(f"pool.{each}", event["pool"], value=event[each])
 
 
 def _maintenance(event: Event) -> Iterator[Update]:

@@ -40,7 +40,7 @@ class DuePlace:
     identity: Identity
 
     @property
-    def rank(self) -> tuple[Micros, Identity]:
+    def rank(self) -> tuple[Micros, bytes]:
         """What places are ordered by; those without a time are the last of a list."""
         return -1 if self.due_at is None else self.due_at, self.identity
 

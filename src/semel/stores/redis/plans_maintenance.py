@@ -82,36 +82,38 @@ def _in_pages(calls: Sequence[RedisCall], least: int) -> Plan[list[Sequence[Any]
 
 
 class _Seen(NamedTuple):
-    """A record that was read, by the clock of its node, and what the script told besides."""
+    """A record that was read, by the clock of its node, with its terms, and what the script told
+    besides."""
 
     found: Stored
     now: Micros
     rest: Sequence[Any]
+    terms: Terms | None
 
 
 def _each(keys: Keys, identities: Sequence[Identity], script: str) -> Plan[list[_Seen]]:
     """Read these records by a script, and their terms; what is gone by now is left out."""
     rows = yield from _in_pages([record_call(script, keys, each) for each in identities], 3)
     seen = [
-        _Seen(found, replies.time(now), rest)
+        (found, replies.time(now), rest)
         for identity, (now, data, *rest) in zip(identities, rows, strict=True)
         if (found := replies.stored(identity, data))
     ]
-    yield from read_terms(keys, [each.found.terms for each in seen])
-    return seen
+    agreed = yield from read_terms(keys, [found.terms for found, _, _ in seen])
+    return [_Seen(*each, its) for each, its in zip(seen, agreed, strict=True)]
 
 
 def _terms(keys: Keys, identities: Sequence[Identity]) -> Plan[list[Terms | None]]:
     """The terms of each record; None where there is no record, or they are not on record."""
     seen = yield from _each(keys, identities, "glimpse")
-    numbers = {each.found.row[0]: each.found.terms for each in seen}
-    return (yield from read_terms(keys, [numbers.get(each) for each in identities]))
+    known = {each.found.row[0]: each.terms for each in seen}
+    return [known.get(each) for each in identities]
 
 
 def _cases(keys: Keys, identities: Sequence[Identity]) -> Plan[list[tuple[Case, Micros]]]:
     """Read these records, each with the clock of its node."""
     seen = yield from _each(keys, identities, "recall")
-    return [(replies.case(found, keys.terms_texts, *rest), now) for found, now, rest in seen]
+    return [(replies.case(found, keys.terms_texts, *rest), now) for found, now, rest, _ in seen]
 
 
 def _clock(bucket: int = 0) -> Plan[Micros]:
@@ -322,7 +324,7 @@ def _browse(op: ops.Browse, keys: Keys) -> Plan[ops.DueRecords]:
 def _scan(op: ops.Scan, keys: Keys) -> Plan[ops.Scanned]:
     page = yield from _next_page(keys, op.after, op.limit, op.states)
     seen = yield from _each(keys, page.identities, "glimpse")
-    glimpses = [replies.glimpse(found, keys.terms_texts, rest) for found, _, rest in seen]
+    glimpses = [replies.glimpse(each.found, keys.terms_texts, each.rest) for each in seen]
     listed = tuple([each for each in glimpses if each.state in op.states])
     return ops.Scanned(listed, page.until, page.now)
 
@@ -376,7 +378,7 @@ def _latest(keys: Keys, op: ops.ListNewest, *, dead: bool) -> Plan[list[ops.DueP
         tails |= yield from _tails(keys, op, depths, dead=dead)
         every = [place for tail in tails.values() for place in tail.places]
         chosen = sorted(every, key=attrgetter("rank"), reverse=True)[: op.limit]
-        least: tuple[float, bytes] = chosen[-1].rank if len(chosen) == op.limit else (-inf, b"")
+        least = chosen[-1].rank if len(chosen) == op.limit else (-1, b"")
         depths = {
             bucket: min(op.limit, 4 * len(tail.places))
             for bucket, tail in tails.items()
@@ -397,7 +399,7 @@ def _newest(op: ops.ListNewest, keys: Keys) -> Plan[ops.Newest]:
         places += yield from _latest(keys, rest, dead=True)
     seen = yield from _each(keys, [place.identity for place in places], "glimpse")
     glimpses = {
-        found.row[0]: replies.glimpse(found, keys.terms_texts, rest) for found, _, rest in seen
+        each.found.row[0]: replies.glimpse(each.found, keys.terms_texts, each.rest) for each in seen
     }
     found = [
         ops.Placed(place, glimpses[place.identity])
@@ -450,25 +452,22 @@ def _count_range(keys: Keys, queue: _Queue, limit: int) -> Plan[ops.KindCount]:
     ]
     some = [Identity(each) for answer in answers for each in replies.fields(answer, 0)][:PAGE]
     seen = yield from _each(keys, some, "glimpse")
-    oldest = min((found.row[6] for found, _, _ in seen), default=None)
+    oldest = min((each.found.row[6] for each in seen), default=None)
     return ops.KindCount(min(sum(sizes), limit), oldest)
 
 
 def _sample(op: ops.SampleRecords, keys: Keys) -> Plan[ops.SampledRecords]:
     page = yield from _next_page(keys, op.after, op.limit)
     seen = yield from _each(keys, page.identities, "glimpse")
-    agreed = yield from read_terms(keys, [each.found.terms for each in seen])
-    told = [
-        (its, State(each.found.row[1]), each.found.row[6])
-        for its, each in zip(agreed, seen, strict=True)
-    ]
+    told = [(each.terms, State(each.found.row[1]), each.found.row[6]) for each in seen]
     return ops.SampledRecords(record_groups(told, op.since), page.until, page.now)
 
 
 def _count(op: ops.Count, keys: Keys) -> Plan[ops.Counted]:
     page = yield from _next_page(keys, op.after, op.limit)
     seen = yield from _each(keys, page.identities, "glimpse")
-    counts = Counter(found.origin[0] for found, _, _ in seen if found.row[1] != State.EXPIRED)
+    alive = [each.found for each in seen if each.found.row[1] != State.EXPIRED]
+    counts = Counter(found.origin[0] for found in alive)
     return ops.Counted(dict(counts), page.until, page.now)
 
 
@@ -574,10 +573,9 @@ def _belongings(op: ops.ListBelongings, keys: Keys) -> Plan[ops.Belongings]:
     """The records of a tenant in one application; what is gone by now is left out."""
     page = yield from _next_page(keys, op.after, op.limit)
     seen = yield from _each(keys, page.identities, "glimpse")
-    known = yield from read_terms(keys, [each.found.terms for each in seen])
     belonging = tuple(
         rows.belonging(found.row)
-        for (found, _, _), its in zip(seen, known, strict=True)
+        for found, _, _, its in seen
         if found.origin[0] == shown(op.tenant) and terms.application_of(its) == op.application
     )
     return ops.Belongings(belonging, page.until, page.now)

@@ -168,17 +168,18 @@ class SqliteBackend(base.PrintableBackend):
         return writer.ask(plan(op)) if kind in _LOOKS else _NOT_HERE
 
     def submit(self, *jobs: WriterJob) -> None:
-        while not (writer := self._writer or self._start()).submit(jobs):
+        while True:
+            writer = self._writer
+            if writer is None:
+                with self._lock:
+                    writer = self._writer or SqliteWriter(self._path, self.timeout, self._clock)
+                    self._writer = writer
+            if writer.submit(jobs):
+                return
             # It was closed meanwhile; the next writer takes the job.
             with self._lock:
                 if self._writer is writer:
                     self._writer = None
-
-    def _start(self) -> SqliteWriter:
-        with self._lock:
-            if self._writer is None:
-                self._writer = SqliteWriter(self._path, self.timeout, self._clock)
-            return self._writer
 
     # ── around a fork ────────────────────────────────────────────────────────────────────────────
 
