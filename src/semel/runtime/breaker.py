@@ -92,7 +92,7 @@ class Breaker:
             self._tell("open")
 
     def succeeded(self) -> None:
-        """It answered. Need not be told where it is closed and counts no failures."""
+        """The store answered. A call may be left out while it is closed and counts no failures."""
         if self.failures or self.is_open:
             # Both: a success that comes while another thread opens it has taken the count already.
             self.failures = 0

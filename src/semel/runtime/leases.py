@@ -67,7 +67,7 @@ class Lease:
         self.max_run = max_run
         self.lost = False
         self.ended: str | None = None
-        """Why nobody looks after it any more: what is opened now would stay open."""
+        """Why it is not renewed any more. A transaction opened after that is severed at once."""
         self._transaction: Any = None
         self.start(started)
 
@@ -94,7 +94,7 @@ class Lease:
             opened.sever(self.ended)  # its end, seen by another thread, came just before
 
     def end(self, why: str) -> bool:
-        """Left to lapse, without a transaction; False when that is to be tried again."""
+        """Let it lapse, and sever its transaction. False: that failed, and must be tried again."""
         self.ended = why
         if self._transaction is None:
             return True
@@ -102,7 +102,7 @@ class Lease:
         return bool(self._transaction.sever(why))
 
     def held(self, now: float) -> bool:
-        """Whether the store still agrees, for all this process can know."""
+        """Whether it still runs, as far as this process knows without asking the store."""
         return not self.lost and now < self.good_until
 
 
@@ -113,7 +113,7 @@ class Leases:
         self._clock = clock
         self._events = events
         self.held: dict[Fence, Lease] = {}
-        """By its fence each. To add and to take away are single operations of a dict."""
+        """By fence. No lock: adding one, or removing one, is a single operation of a dict."""
 
     def __len__(self) -> int:
         return len(self.held)
@@ -122,14 +122,14 @@ class Leases:
         """Renew what is due, first to end first; returns when the next one is."""
         now = self._clock()
         due = [lease for lease in list(self.held.values()) if lease.renew_at <= now]
-        # First these: one of them may be what the store is waiting for.
+        # These end first: the store may be waiting for a transaction of one of them.
         for lease in [lease for lease in due if lease.ends_at <= now]:
             due.remove(lease)
             if lease.ended is None:
                 self._events.emit("lease.overrun", identity=short(lease.identity))
             self._sever(lease, "the handler ran longer than max_run")
         due.sort(key=attrgetter("good_until"))
-        # The first alone: where the store is out, one failure tells enough, the others wait.
+        # The first is renewed alone: if the store is out, one failure shows it.
         if due and self._renew(due[0], store):
             self._renew_together(deque(due[1:_ROUND]), store)
         return min((lease.renew_at for lease in list(self.held.values())), default=float("inf"))

@@ -1,7 +1,7 @@
 """The connections that a store has open, for those who count; and a look at the idle ones.
 
-Asked by maintenance, which has a thread in every process, and when the store's health is: never on
-the way of a request.
+Maintenance asks, in its thread in every process, and so does a check of the store's health. A
+request never does.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ class _NotablePage(NamedTuple):
 def _newest(
     keys: Keys, buckets: Iterable[int], before: StreamPlace | None, count: int
 ) -> Plan[_NotablePage]:
-    """A bucket that answers as many as it was asked for may have more: older ones of the others
-    have to wait."""
+    """A bucket that returns as many as it was asked for may have more. So what is older in other
+    buckets is left for the next page."""
     calls = [
         RedisCall(
             bucket,
