@@ -45,6 +45,7 @@ WORDS = {
     "aascertain": "ascertain",
     "abegin": "begin",
     "acall": "call",
+    "acalled": "called",
     "aclose": "close",
     "adrive": "drive",
     "anext": "next",

@@ -253,7 +253,7 @@ def filled_file() -> Iterator[sqlite3.Connection]:
 
 @EVERY_STATEMENT
 def test_sqlite_finds_what_is_due_by_an_index(filled_file: sqlite3.Connection, name: str) -> None:
-    text = dialect("sqlite").text(name)
+    text = dialect("sqlite").queries[name].text
     given = {**STATEMENTS[name], "now": START}
     rows = filled_file.execute(f"EXPLAIN QUERY PLAN {text}", given).fetchall()
     steps = [str(row[3]) for row in rows]
@@ -307,7 +307,9 @@ def test_a_lease_that_was_renewed_in_between_does_not_lapse(tmp_path: Path, name
         applied(harness, Renew(identity, fence, LEASE))
         given = {"identity": identity, "seen": fence, "limit": 100, "retention": 1}
         now = START + LEASE
-        rows = connection.execute(dialect("sqlite").text(name), {**given, "now": now}).fetchall()
+        rows = connection.execute(
+            dialect("sqlite").queries[name].text, {**given, "now": now}
+        ).fetchall()
         assert rows == []
         connection.rollback()
 

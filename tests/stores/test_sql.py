@@ -566,7 +566,7 @@ def test_a_forked_child_opens_its_own_connections(database: Database) -> None:
             assert isinstance(store.perform(theirs), Claimed)
             assert backend.batcher() is not inherited
             backend.close()
-            inherited.close()
+            inherited.pool.close()
 
         assert forked(child) == 0
         # The child's is gone, the parent's is the same.

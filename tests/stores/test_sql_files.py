@@ -328,7 +328,7 @@ def apply(connection: sqlite3.Connection) -> int:
         if isinstance(step, migrate.Ddl):
             found = connection.execute(step.text).fetchall()
         else:
-            text = dialect("sqlite").text(step.name)
+            text = dialect("sqlite").queries[step.name].text
             found = connection.execute(text, {**step.params, "now": 5}).fetchall()
         try:
             step = upgrade.send(found)

@@ -170,8 +170,8 @@ class AsyncStore(Protocol):
         ...
 
 
-class Transaction(Protocol):
-    """A transaction on the store's database, for the application's writes and the record's."""
+class _AnyTransaction(Protocol):
+    """What a transaction has in both colours."""
 
     @property
     def connection(self) -> Any:
@@ -183,6 +183,17 @@ class Transaction(Protocol):
     def session(self) -> Any:
         """The same as a SQLAlchemy Session; in an event loop an AsyncSession."""
         ...
+
+    def sever(self, why: str) -> bool:
+        """End the transaction from any thread, while another uses it. It is undone, its lock is
+        free, and a later commit is refused with ``why``. A transaction whose end has begun is left
+        alone. False when it cannot be ended now: try again.
+        """
+        ...
+
+
+class Transaction(_AnyTransaction, Protocol):
+    """A transaction on the store's database, for the application's writes and the record's."""
 
     def perform(self, op: StoreOperation[R], /) -> R:
         """Carry out one step in the transaction; it is durable once the transaction commits."""
@@ -208,22 +219,9 @@ class Transaction(Protocol):
         """Undo everything and give the connection back; after a commit it does nothing."""
         ...
 
-    def sever(self, why: str) -> bool:
-        """End the transaction from any thread, while another uses it. It is undone, its lock is
-        free, and a later commit is refused with ``why``. A transaction whose end has begun is left
-        alone. False when it cannot be ended now: try again.
-        """
-        ...
 
-
-class AsyncTransaction(Protocol):
+class AsyncTransaction(_AnyTransaction, Protocol):
     """A `Transaction` for event loops."""
-
-    @property
-    def connection(self) -> Any: ...
-
-    @property
-    def session(self) -> Any: ...
 
     async def perform(self, op: StoreOperation[R], /) -> R: ...
 
@@ -236,8 +234,6 @@ class AsyncTransaction(Protocol):
     async def commit(self) -> None: ...
 
     async def roll_back(self) -> None: ...
-
-    def sever(self, why: str) -> bool: ...
 
 
 @runtime_checkable

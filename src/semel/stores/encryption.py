@@ -314,15 +314,21 @@ def _fetch_anew(op: StoreOperation[R], reply: R) -> StoreOperation[R] | None:
     return cast("StoreOperation[R]", replace(cast("ops.Fetch", op), head=b""))
 
 
-class _SealedStore:
+class _Sealed:
     """A store, or a transaction: everything but ``perform`` is that of the inner one."""
 
-    def __init__(self, inner: Store, sealer: Sealer) -> None:
+    def __init__(self, inner: Any, sealer: Sealer) -> None:
         self._inner = inner
         self._sealer = sealer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class _SealedStore(_Sealed):
+    """For threads."""
+
+    _inner: Store
 
     # Twin of _AsyncSealedStore.perform, by tools.twins
     def perform(self, op: StoreOperation[R], /) -> R:
@@ -333,15 +339,10 @@ class _SealedStore:
         return reply
 
 
-class _AsyncSealedStore:
-    """The same for event loops."""
+class _AsyncSealedStore(_Sealed):
+    """For event loops."""
 
-    def __init__(self, inner: AsyncStore, sealer: Sealer) -> None:
-        self._inner = inner
-        self._sealer = sealer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    _inner: AsyncStore
 
     async def perform(self, op: StoreOperation[R], /) -> R:
         sealer = self._sealer

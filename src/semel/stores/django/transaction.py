@@ -336,46 +336,25 @@ def _cause(error: BaseException) -> BaseException:
     return error.__cause__ or error if isinstance(error, django_errors.Error) else error
 
 
-class DjangoSqliteEngine:
-    """SQLite has one writer at a time: a transaction that has begun holds every lock.
+class _EngineDefaults:
+    """What a database does where its class says nothing else.
 
-    ``wrapper``: Django's connection object.
+    ``wrapper``: Django's connection object, whose connection is open.
     """
 
     def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
         """Call ``enter`` to open the transaction; False when another one prevents it."""
-        # Take the write lock at once: SQLite may refuse it to a transaction that has read first.
-        mode, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
-        try:
-            enter()
-        except django_errors.OperationalError as error:
-            cause = _cause(error)
-            if isinstance(cause, sqlite3.Error) and is_busy(cause):
-                return False  # the other transaction may hold this very key
-            raise
-        finally:
-            wrapper.transaction_mode = mode
+        enter()
         return True
 
     def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
         """Try the identity's lock, without waiting, as the first statement; False: it is taken."""
         return True
 
-    def joined(self, wrapper: Any) -> Store:
-        """The store inside the open transaction."""
-        return SchemaHintStore(SqliteJoinedStore(wrapper.connection, system_clock))
-
     def in_transaction(self, wrapper: Any) -> bool:
-        return bool(wrapper.connection is not None and wrapper.connection.in_transaction)
-
-    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
-        """semel's error for one of the driver, or for Django's error around it."""
-        cause = _cause(error)
-        if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
-            return ConfigurationError(ENDED)
-        if isinstance(cause, sqlite3.Error):
-            return missing(outage(cause, applied=applied))
-        return StoreUnavailable(f"SQLite: {cause}", applied=applied)
+        """Whether a transaction is open. Where the driver does not tell, the savepoint of the
+        handler's block shows in the end whether it is still the one that was begun."""
+        return True
 
     def undone_by_server(self, wrapper: Any) -> bool:
         """Whether the failed statement has undone the whole transaction."""
@@ -391,6 +370,40 @@ class DjangoSqliteEngine:
         """For the commit: raises when the server reports a success it is not sure of."""
         return nullcontext()
 
+
+class DjangoSqliteEngine(_EngineDefaults):
+    """SQLite has one writer at a time: a transaction that has begun holds every lock."""
+
+    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
+        # Take the write lock at once: SQLite may refuse it to a transaction that has read first.
+        mode, wrapper.transaction_mode = wrapper.transaction_mode, "IMMEDIATE"
+        try:
+            enter()
+        except django_errors.OperationalError as error:
+            cause = _cause(error)
+            if isinstance(cause, sqlite3.Error) and is_busy(cause):
+                return False  # the other transaction may hold this very key
+            raise
+        finally:
+            wrapper.transaction_mode = mode
+        return True
+
+    def joined(self, wrapper: Any) -> Store:
+        """The store inside the open transaction."""
+        return SchemaHintStore(SqliteJoinedStore(wrapper.connection, system_clock))
+
+    def in_transaction(self, wrapper: Any) -> bool:
+        return bool(wrapper.connection.in_transaction)
+
+    def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
+        """semel's error for one of the driver, or for Django's error around it."""
+        cause = _cause(error)
+        if isinstance(cause, sqlite3.OperationalError) and "no such savepoint" in str(cause):
+            return ConfigurationError(ENDED)
+        if isinstance(cause, sqlite3.Error):
+            return missing(outage(cause, applied=applied))
+        return StoreUnavailable(f"SQLite: {cause}", applied=applied)
+
     def sever(self, wrapper: Any) -> bool:
         """End the connection from any thread; False when that cannot be done.
 
@@ -402,19 +415,8 @@ class DjangoSqliteEngine:
         return False
 
 
-class DjangoPostgresEngine:
+class DjangoPostgresEngine(_EngineDefaults):
     """The same for PostgreSQL, which has the identity's advisory lock."""
-
-    def undone_by_server(self, wrapper: Any) -> bool:
-        return False
-
-    def check_rollback(self, wrapper: Any) -> None: ...
-
-    def release(self, wrapper: Any) -> None: ...
-
-    def begin(self, wrapper: Any, enter: Callable[[], None]) -> bool:
-        enter()
-        return True
 
     def lock(self, wrapper: Any, identity: Identity | None, limit: float | None) -> bool:
         from psycopg import Cursor
@@ -439,8 +441,6 @@ class DjangoPostgresEngine:
     def in_transaction(self, wrapper: Any) -> bool:
         from semel.stores.postgres.transaction import FAILED, IN_TRANSACTION
 
-        if wrapper.connection is None:
-            return False
         return wrapper.connection.pgconn.transaction_status in (IN_TRANSACTION, FAILED)
 
     def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
@@ -480,7 +480,7 @@ class DjangoPostgresEngine:
         return True
 
 
-class DjangoMysqlEngine:
+class DjangoMysqlEngine(_EngineDefaults):
     """The same for MariaDB and MySQL, over mysqlclient or PyMySQL.
 
     Django turns autocommit off for a transaction: what a handler writes after a statement that has
@@ -512,10 +512,6 @@ class DjangoMysqlEngine:
 
         store: Any = joined_store(wrapper.connection)
         return SchemaHintStore(store)
-
-    def in_transaction(self, wrapper: Any) -> bool:
-        """Whether it is still the one that was begun, its savepoint tells in the end."""
-        return wrapper.connection is not None
 
     def semel_error(self, error: BaseException, *, applied: bool | None) -> SemelError:
         from semel.stores.mysql.errors import NO_SUCH_SAVEPOINT, driver_fault, store_error
@@ -561,9 +557,6 @@ class DjangoMysqlEngine:
         except Exception:
             with suppress(Exception):
                 wrapper.close()
-
-    def committing(self, wrapper: Any) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def sever(self, wrapper: Any) -> bool:
         """By another connection: mysqlclient does not tell its socket."""

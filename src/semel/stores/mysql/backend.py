@@ -130,10 +130,7 @@ class _SchemaConnection:
 
     def __init__(self, conn: MysqlConnection) -> None:
         self._conn = conn
-
-    @property
-    def of_cluster(self) -> bool:
-        return self._conn.server.separately
+        self.of_cluster = conn.server.separately
 
     def execute(self, asked: Statement | Ddl, /) -> Rows:
         if isinstance(asked, Ddl):

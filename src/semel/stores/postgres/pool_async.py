@@ -23,10 +23,9 @@ from semel.stores.sql.pool_async import (
     AsyncTransactionPool,
     OnEnd,
     nothing,
-    usable_after,
 )
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault
+from semel.stores.sql.statements import Statement, StatementFault, usable_after
 
 WatchEnd: TypeAlias = "OnEnd[WatchedConnection]"
 
@@ -204,6 +203,6 @@ class AsyncPostgresTransactionPool(AsyncTransactionPool[WatchedConnection], Asyn
         return conn
 
     def _put(self, conn: WatchedConnection, error: BaseException | None) -> None:
-        if error is None or usable_after(error):
+        if usable_after(error):
             conn.watch()
         super()._put(conn, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from semel.stores.postgres import transaction
@@ -39,11 +40,7 @@ class PostgresPool(ConnectionPool[PostgresConnection]):
 
     def _connect(self, deadline: float) -> PostgresConnection:
         settings = self._settings
-
-        def opened() -> QuietConnection:
-            connection: QuietConnection = connect(settings, QuietConnection, autocommit=True)
-            return connection
-
+        opened = partial(connect, settings, QuietConnection, autocommit=True)
         connection = connected(opened, QuietConnection.close, deadline)
         return PostgresConnection(connection, settings.prepare, settings.configure)
 

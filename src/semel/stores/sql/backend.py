@@ -70,7 +70,7 @@ class ServerBackend(PrintableBackend):
 
     def close(self) -> None:
         if batcher := self.batcher.pop():
-            batcher.close()
+            batcher.pool.close()
         if transactions := self.transaction_pool.pop():
             transactions.close()
         self.async_batcher.drop_closed()

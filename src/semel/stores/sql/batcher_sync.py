@@ -62,9 +62,6 @@ class Batcher:
         batcher = self._batchers.get(type(op))
         return (batcher or self.pool).perform(op, self.pool.deadline())
 
-    def close(self) -> None:
-        self.pool.close()
-
 
 class KindBatcher(KindState[ThreadBatchJob]):
     """The operations of one kind. All kinds share ``lock`` and ``slow``."""

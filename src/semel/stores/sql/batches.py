@@ -92,7 +92,7 @@ def _columns(
     """
     ways: dict[str, Callable[[Any], object]] = {
         **write._asdict(),
-        "shown": lambda texts: write.text(_escaped(texts, shown)),
+        "shown": lambda texts: write.text(_shown(texts)),
         "mark": lambda texts: write.data([packed_fingerprint(exact(each)) for each in texts]),
         "key": lambda texts: write.data([packed_key(shown(each)) for each in texts]),
         "lapse": lambda choices: write.number([ON_LAPSE_NUMBERS[each] for each in choices]),
@@ -105,12 +105,12 @@ def _columns(
     return lambda those: {name: way(list(map(get, those))) for name, get, way in columns}
 
 
-def _escaped(texts: Sequence[str | None], escape: Callable[[str], str]) -> Sequence[str | None]:
-    """Each text as ``escape`` has it; whether any needs it is asked once for all."""
+def _shown(texts: Sequence[str | None]) -> Sequence[str | None]:
+    """Each text as `shown` has it; whether any needs an escape is asked once for all."""
     whole = "".join(filter(None, texts))
     if whole.isascii() and "\\" not in whole and "\0" not in whole:
         return texts
-    return [None if text is None else escape(text) for text in texts]
+    return [None if text is None else shown(text) for text in texts]
 
 
 def _claim_size(op: ops.Claim) -> int:

@@ -74,9 +74,6 @@ class Dialect:
     queries: Mapping[str, DialectQuery]
     migrations: tuple[SchemaMigration, ...]
 
-    def text(self, name: str) -> str:
-        return self.queries[name].text
-
 
 @cache
 def dialect(name: str) -> Dialect:

@@ -25,7 +25,13 @@ from semel.stores.sql.pooled import (
     ServerSettings,
 )
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import Statement, StatementFault, adrive, retried
+from semel.stores.sql.statements import (
+    Statement,
+    StatementFault,
+    adrive,
+    retried,
+    usable_after,
+)
 from semel.stores.sql.transaction import AsyncServerTransaction, Exchange, TransactionSteps
 
 R = TypeVar("R")
@@ -150,7 +156,7 @@ class AsyncConnectionPool(ServerPool, Generic[L]):
         """Take back a connection after its statement. If it is lost, the idle ones probably are."""
         if isinstance(error, StatementFault) and error.contagious:
             self.abandon()
-        if self._drained is None and (error is None or usable_after(error)):
+        if self._drained is None and usable_after(error):
             self._pass_on(conn)
         else:
             conn.close()
@@ -268,7 +274,7 @@ class AsyncTransactionPool(AsyncConnectionPool[L]):
             won = await transaction.begin(identity, limit)
         finally:
             if not won:
-                transaction.abandon()
+                transaction.begin_end(commit=False)
         return transaction if won else None
 
     async def ascertain(self, identity: Identity) -> Found | NoRecord:
@@ -304,11 +310,6 @@ class AsyncTransactionPool(AsyncConnectionPool[L]):
 
 def nothing(conn: object, error: BaseException | None) -> None:
     """For callers that close the connection themselves."""
-
-
-def usable_after(error: BaseException) -> bool:
-    """Whether a connection can be used again."""
-    return isinstance(error, StatementFault) and not error.broken
 
 
 def heard(answer: asyncio.Future[Any]) -> None:

@@ -114,6 +114,11 @@ class StatementFault(Exception):
         return self.broken and self.tries > 1
 
 
+def usable_after(error: BaseException | None) -> bool:
+    """Whether a connection can be used again after a statement, which ended with this error."""
+    return error is None or (isinstance(error, StatementFault) and not error.broken)
+
+
 class ToStoreError(Protocol):
     """Makes the error that the caller of the store gets for a fault."""
 

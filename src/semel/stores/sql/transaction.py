@@ -13,7 +13,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from semel.core.operations.requests import StoreOperation
 from semel.core.records import Identity
@@ -21,7 +21,7 @@ from semel.errors import ConfigurationError, SemelError, StoreUnavailable
 from semel.stores.background import keep
 from semel.stores.open_transactions import ENDED, OVER, SHARED, HeldIdentity, in_event_loop
 from semel.stores.sql.rows import Rows
-from semel.stores.sql.statements import StatementFault, adrive, drive
+from semel.stores.sql.statements import StatementFault, adrive, drive, usable_after
 
 if TYPE_CHECKING:
     from semel.stores.sql.pool_async import AsyncTransactionPool
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 C = TypeVar("C", contravariant=True)
+P = TypeVar("P", bound="TransactionPool[Any] | AsyncTransactionPool[Any]")
 
 Exchange: TypeAlias = Generator[Any, Any, Rows]
 """What a server is asked, as its pool understands it; returns the rows."""
@@ -168,17 +169,17 @@ class ConnectionTurn:
         return True
 
 
-class OpenTransaction:
+class OpenTransaction(Generic[P]):
     """What both colours share: the connection, who uses it, how it stands, and how it ends."""
 
     def __init__(
         self,
-        pool: TransactionPool[Any] | AsyncTransactionPool[Any],
+        pool: P,
         conn: Any,
         identity: Identity | None,
         hold: HeldIdentity,
     ) -> None:
-        self._lender = pool
+        self._pool = pool
         self._steps: TransactionSteps[Any] = pool.steps
         self._conn = conn
         self._turn = ConnectionTurn(pool.steps, conn)
@@ -206,7 +207,7 @@ class OpenTransaction:
     def session(self) -> Any:
         self._turn.check()
         if self._sessions is None:
-            self._sessions = self._lender.sessions.open(self._another)
+            self._sessions = self._pool.sessions.open(self._another)
         return self._sessions.session
 
     def _another(self, awaited: bool) -> Any:
@@ -222,7 +223,7 @@ class OpenTransaction:
             self._severed = self._unavailable(why)
             self._hold = None
             self._steps.hang_up(self._conn)
-            self._lender.free_slot()  # however long its handler goes on
+            self._pool.free_slot()  # however long its handler goes on
             return True
 
     def _begin_end(self) -> None:
@@ -271,11 +272,11 @@ class OpenTransaction:
             if sealed:
                 self._conn.close()
         elif sealed:
-            self._lender.give_back(self._conn, usable=self._usable(), wipe=self._used)
+            self._pool.give_back(self._conn, usable=self._usable(), wipe=self._used)
         elif not self._turn.forked:
             # Somebody is in the middle of a statement: they are cut off, the rest is left to them.
             self._steps.hang_up(self._conn)
-            self._lender.free_slot()
+            self._pool.free_slot()
 
     def _drop_sessions(self) -> None:
         """Before the transaction ends or is undone, of which a session would not know."""
@@ -319,22 +320,13 @@ class OpenTransaction:
         return healthy and self._steps.usable(self._conn)
 
     def _unavailable(self, why: str) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._lender.DATABASE}: {why}", applied=False)
+        return StoreUnavailable(f"{self._pool.DATABASE}: {why}", applied=False)
 
 
-class ServerTransaction(OpenTransaction):
+class ServerTransaction(OpenTransaction["TransactionPool[Any]"]):
     """See `semel.stores.base.Transaction`."""
 
-    def __init__(
-        self,
-        pool: TransactionPool[Any],
-        conn: Any,
-        identity: Identity | None,
-        hold: HeldIdentity,
-    ) -> None:
-        super().__init__(pool, conn, identity, hold)
-        self._pool = pool
-        self._end: SemelError | str | None = None
+    _end: SemelError | str | None = None
 
     def perform(self, op: StoreOperation[R], /) -> R:
         return cast("R", self._run(self._steps.perform(self._conn, op))[0][0])
@@ -354,7 +346,7 @@ class ServerTransaction(OpenTransaction):
     def commit(self) -> None:
         self._begin_end()
         if self._end is None:
-            said = f"{self._lender.DATABASE}: the commit was interrupted"
+            said = f"{self._pool.DATABASE}: the commit was interrupted"
             self._end = StoreUnavailable(said, applied=None)
             self._end = drive(self._ending(commit=True), self._send) or "committed"
         if isinstance(self._end, SemelError):
@@ -387,20 +379,11 @@ class ServerTransaction(OpenTransaction):
             self._turn.give()
 
 
-class AsyncServerTransaction(OpenTransaction):
+class AsyncServerTransaction(OpenTransaction["AsyncTransactionPool[Any]"]):
     """See `semel.stores.base.AsyncTransaction`."""
 
-    def __init__(
-        self,
-        pool: AsyncTransactionPool[Any],
-        conn: Any,
-        identity: Identity | None,
-        hold: HeldIdentity,
-    ) -> None:
-        super().__init__(pool, conn, identity, hold)
-        self._pool = pool
-        self._under_way: asyncio.Future[None] | None = None
-        self._outcome: asyncio.Task[SemelError | None] | None = None
+    _under_way: asyncio.Future[None] | None = None
+    _outcome: asyncio.Task[SemelError | None] | None = None
 
     async def perform(self, op: StoreOperation[R], /) -> R:
         return cast("R", (await self._run(self._steps.perform(self._conn, op)))[0][0])
@@ -418,20 +401,16 @@ class AsyncServerTransaction(OpenTransaction):
             await self._sessions.aflush()
 
     async def commit(self) -> None:
-        error = await asyncio.shield(self._begun_end(commit=True))
+        error = await asyncio.shield(self.begin_end(commit=True))
         if error is not None:
             raise error
 
     async def roll_back(self) -> None:
         with suppress(Exception):
-            await asyncio.shield(self.abandon())
+            await asyncio.shield(self.begin_end(commit=False))
 
-    def abandon(self) -> asyncio.Task[SemelError | None]:
-        """Roll back without being awaited."""
-        return self._begun_end(commit=False)
-
-    def _begun_end(self, *, commit: bool) -> asyncio.Task[SemelError | None]:
-        """It ends in a task, whoever leaves. Asked again, it has the same outcome."""
+    def begin_end(self, *, commit: bool) -> asyncio.Task[SemelError | None]:
+        """It ends in a task, whether or not it is awaited. Asked again, it has the same outcome."""
         self._begin_end()
         if self._outcome is None:
             self._outcome = keep(self._end(commit=commit))
@@ -462,8 +441,7 @@ class AsyncServerTransaction(OpenTransaction):
         return self._pool.exchange(self._conn, exchange, deadline, self._exchange_over)
 
     def _exchange_over(self, conn: object, error: BaseException | None) -> None:
-        usable = error is None or (isinstance(error, StatementFault) and not error.broken)
-        self._broken = self._broken or not usable
+        self._broken = self._broken or not usable_after(error)
         self._turn.give()
         if self._under_way is not None:
             self._under_way.set_result(None)
