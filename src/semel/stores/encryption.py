@@ -173,9 +173,6 @@ _BRINGERS: Final = frozenset(
 )
 """Every reply that brings such bytes."""
 
-"""The reason of records that share one answer, which is bound to no record. Only records with this
-reason may have such an answer."""
-
 _COMMON: Final = b"common"
 _PLACES: Final = {part: part.value.encode() for part in ops.Part}
 
@@ -296,7 +293,8 @@ def _place(part: ops.Part, fence: Fence) -> bytes:
 
 
 def is_common(blob: bytes, reason: str | None) -> bool:
-    """Whether the answer is shared by many records, and a record with this reason may have it."""
+    """Whether many records share the answer, which is bound to none of them, and a record with this
+    reason may have it: only one that was abandoned may."""
     if reason != ABANDONED:
         return False
     parsed = sealing.parse(blob)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from json import dumps
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from semel.core import operations as ops
 from semel.core import terms
@@ -16,8 +16,10 @@ from semel.core.texts import exact, indexed, shown
 from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.options import whole
 from semel.stores.sql import rows as read
-from semel.stores.sql.rows import Rows, now_in
+from semel.stores.sql.rows import Row, Rows, now_in
 from semel.stores.sql.statements import Plan, Statement, act_params, clock_of, names
+
+R = TypeVar("R")
 
 DUTIES: Final[Mapping[Work, int]] = {
     Work.PENDING: DUTY_NUMBERS["run"],
@@ -64,6 +66,17 @@ def _until(rows: Rows, limit: int) -> Identity | None:
     return Identity(rows[-1][0]) if rows and len(rows) >= limit else None
 
 
+def _listed(
+    name: str,
+    params: Mapping[str, object],
+    row: Callable[[Row], Any],
+    reply: Callable[[tuple[Any, ...], Micros], R],
+) -> Plan[R]:
+    """A page of rows, and the time."""
+    rows = yield Statement(name, params)
+    return reply(tuple(map(row, rows)), (yield from clock_of(rows)))
+
+
 def _due(op: ops.Due) -> Plan[ops.DueRecords]:
     which: dict[str, object] = {"duty": DUTIES[op.work], "all": 1, "application": "", "names": "[]"}
     if (known := op.known) is not None:
@@ -83,8 +96,8 @@ def _count_due(op: ops.CountDue) -> Plan[ops.Waiting]:
 
 def _browse(op: ops.Browse) -> Plan[ops.DueRecords]:
     params = {**_page(op), "names": _states(op), "dead": int(op.dead)}
-    rows = yield Statement("browse_unsettled" if {*op.states} <= UNSETTLED else "browse", params)
-    return ops.DueRecords(tuple(map(read.case, rows)), (yield from clock_of(rows)))
+    name = "browse_unsettled" if {*op.states} <= UNSETTLED else "browse"
+    return _listed(name, params, read.case, ops.DueRecords)
 
 
 def _scan(op: ops.Scan) -> Plan[ops.Scanned]:
@@ -184,9 +197,8 @@ def _place(before: str | None, where: str) -> int:
 
 
 def _browse_audit(op: ops.BrowseAudit) -> Plan[ops.AuditEntries]:
-    before = _place(op.before, "audit")
-    rows = yield Statement("browse_audit", {"before": before, "limit": op.limit})
-    return ops.AuditEntries(tuple(map(read.entry, rows)), (yield from clock_of(rows)))
+    params = {"before": _place(op.before, "audit"), "limit": op.limit}
+    return _listed("browse_audit", params, read.entry, ops.AuditEntries)
 
 
 # ── maintenance ───────────────────────────────────────────────────────────────────────────────────
@@ -328,11 +340,6 @@ def _beat(op: ops.Beat) -> Plan[ops.Beaten]:
     return ops.Beaten(now_in((yield Statement("beat", params))))
 
 
-def _list_workers(op: ops.ListWorkers) -> Plan[ops.WorkersSeen]:
-    rows = yield Statement("list_workers", {"limit": op.limit})
-    return ops.WorkersSeen(tuple(map(read.worker, rows)), (yield from clock_of(rows)))
-
-
 # ── the outbox, and providers' events ─────────────────────────────────────────────────────────────
 
 
@@ -405,8 +412,7 @@ def _state_of(key: str) -> Plan[list[Any]]:
 def _browse_effects(op: ops.BrowseEffects) -> Plan[ops.Effects]:
     after = "" if op.after is None else op.after
     params = {"shelf": op.shelf.value, "after": after, "limit": op.limit}
-    rows = yield Statement("browse_effects", params)
-    return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
+    return _listed("browse_effects", params, read.effect, ops.Effects)
 
 
 def _count_effects(op: ops.CountEffects) -> Plan[ops.EffectCounts]:
@@ -433,11 +439,6 @@ def _newest_effects(op: ops.ListNewestEffects) -> Plan[ops.NewestEffects]:
     until = read.effect_place(rows[-1]) if rows and len(rows) >= op.limit else None
     now = yield from clock_of(rows)
     return ops.NewestEffects(tuple(found), tuple(places), len(rows), until, now)
-
-
-def _find_effect(op: ops.FindEffect) -> Plan[ops.Effects]:
-    rows = yield Statement("find_effect", {"key": op.key})
-    return ops.Effects(tuple(map(read.effect, rows)), (yield from clock_of(rows)))
 
 
 def _note_event(op: ops.NoteEvent) -> Plan[ops.Noted]:
@@ -474,7 +475,9 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.EraseNotables: _erase_notables,
     ops.Prune: _prune,
     ops.Beat: _beat,
-    ops.ListWorkers: _list_workers,
+    ops.ListWorkers: lambda op: _listed(
+        "list_workers", {"limit": op.limit}, read.worker, ops.WorkersSeen
+    ),
     ops.Enqueue: _enqueue,
     ops.RenewEffects: lambda op: _set("renew_effects", {"fence": op.fence, "lease": op.lease}),
     ops.ResealEffect: lambda op: _set(
@@ -487,6 +490,6 @@ PLANS: Final[dict[type[ops.StoreOperation[Any]], Callable[[Any], Plan[Any]]]] = 
     ops.BrowseEffects: _browse_effects,
     ops.ListNewestEffects: _newest_effects,
     ops.CountEffects: _count_effects,
-    ops.FindEffect: _find_effect,
+    ops.FindEffect: lambda op: _listed("find_effect", {"key": op.key}, read.effect, ops.Effects),
     ops.NoteEvent: _note_event,
 }
