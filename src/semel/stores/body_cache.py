@@ -8,7 +8,7 @@ cache that is empty costs one more question to the store and nothing else.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from semel.core.operations.requests import Fetch, Fetched, NoRecord, StoreOperation
 from semel.core.records import Fence, Identity
@@ -55,12 +55,18 @@ class BodyCache:
         self._taken += size
 
 
-class _BodyCacheStore:
-    """The store for threads."""
+class _WithBodies:
+    """A store and the cache in front of it."""
 
-    def __init__(self, inner: Store, bodies: BodyCache) -> None:
+    def __init__(self, inner: Any, bodies: BodyCache) -> None:
         self._inner = inner
         self._bodies = bodies
+
+
+class _BodyCacheStore(_WithBodies):
+    """The store for threads."""
+
+    _inner: Store
 
     def perform(self, op: StoreOperation[R], /) -> R:
         if not isinstance(op, Fetch):
@@ -73,12 +79,10 @@ class _BodyCacheStore:
         return cast("R", reply)
 
 
-class _AsyncBodyCacheStore:
+class _AsyncBodyCacheStore(_WithBodies):
     """The store for event loops."""
 
-    def __init__(self, inner: AsyncStore, bodies: BodyCache) -> None:
-        self._inner = inner
-        self._bodies = bodies
+    _inner: AsyncStore
 
     def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
         if isinstance(op, Fetch):

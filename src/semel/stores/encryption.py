@@ -198,26 +198,27 @@ class Sealer:
         return cast("StoreOperation[R]", replace(given, **{field: kept}))
 
     def up(self, op: StoreOperation[R], reply: R) -> R:
-        return reply if type(reply) not in _BRINGERS else cast("R", self._opened(op, reply))
-
-    def _opened(self, op: StoreOperation[Any], reply: object) -> object:
+        if type(reply) not in _BRINGERS:
+            return reply
+        opened: object = reply
         match reply:
             case ops.Found(record, now):
-                return ops.Found(self.record(record), now)
+                opened = ops.Found(self.record(record), now)
             case ops.Lost(record, now) if record is not None:
-                return ops.Lost(self.record(record), now)
+                opened = ops.Lost(self.record(record), now)
             case ops.Recalled(case, now):
-                return ops.Recalled(self._case(case), now)
+                opened = ops.Recalled(self._case(case), now)
             case ops.DueRecords():
-                return replace(reply, cases=tuple([self._case(case) for case in reply.cases]))
+                opened = replace(reply, cases=tuple([self._case(case) for case in reply.cases]))
             case ops.Effects() | ops.NewestEffects():
-                return replace(reply, effects=tuple([self._effect(it) for it in reply.effects]))
+                opened = replace(reply, effects=tuple([self._effect(it) for it in reply.effects]))
             case ops.Fetched(blob):
                 asked = cast("ops.Fetch", op)
                 whose = ops.Exhibit(asked.identity, asked.fence, None, None, None, None)
-                return ops.Fetched(self._part(whose, ops.Part.SNAPSHOT, blob))
+                opened = ops.Fetched(self._part(whose, ops.Part.SNAPSHOT, blob))
             case _:
-                return reply
+                ...  # lost, and no record is there
+        return cast("R", opened)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────
 

@@ -174,12 +174,10 @@ class GuestSession(Session):
 
     def flush(self, objects: Sequence[Any] | None = None) -> None:
         """Refuse where objects of the other session were changed: their changes would be lost."""
-        beside = self.semel_beside
-        if beside is not None and (beside.new or beside.dirty or beside.deleted):
-            changed = type(next(iter({*beside.new, *beside.dirty, *beside.deleted}))).__name__
+        if changed := _changed(self.semel_beside):
             raise ConfigurationError(
-                f"a {changed} that was loaded before the transaction began was changed in it: "
-                "bring it over first, with merge() of the session"
+                f"a {type(changed[0]).__name__} that was loaded before the transaction began was "
+                "changed in it: bring it over first, with merge() of the session"
             )
         super().flush(objects)
 
@@ -204,9 +202,6 @@ class GuestSession(Session):
             self._semel_joined = joined
         return self._semel_joined
 
-    def semel_is_clean(self) -> bool:
-        return not (self.new or self.dirty or self.deleted)
-
     def semel_leave(self) -> None:
         """Close the session without a statement to the database."""
         self._semel_over = True
@@ -216,6 +211,11 @@ class GuestSession(Session):
         self.close()
         if joined is not None:
             joined.close()
+
+
+def _changed(session: Session | AsyncSession | None) -> list[object]:
+    """The objects that a session has not written yet."""
+    return [] if session is None else [*session.new, *session.dirty, *session.deleted]
 
 
 class JoinedSessions:
@@ -249,22 +249,22 @@ class JoinedSessions:
         """Flush both sessions, from a thread without an event loop."""
         if self._blocking is not None:
             self._blocking.flush()
-        if self._awaited is not None and not self._guest(self._awaited).semel_is_clean():
+        if self._awaited is not None and _changed(self._awaited):
             asyncio.run(self._awaited.flush())
 
     async def aflush(self) -> None:
         if self._awaited is not None:
             await self._awaited.flush()
-        if self._blocking is not None and not self._blocking.semel_is_clean():
+        if self._blocking is not None and _changed(self._blocking):
             await in_thread(self._blocking.flush)
 
     def leave(self) -> None:
         """Close the sessions; the transaction stays as it is."""
-        sessions = [self._blocking, self._guest(self._awaited) if self._awaited else None]
+        blocking, awaited = self._blocking, self._awaited
         self._blocking = self._awaited = None
-        for session in sessions:
+        for session in (blocking, awaited and awaited.sync_session):
             if session is not None:
-                session.semel_leave()
+                cast("GuestSession", session).semel_leave()
         while self._given:
             _stop(self._given.pop())
 
@@ -272,9 +272,6 @@ class JoinedSessions:
         connection = self._connect(awaited)
         self._given.append(connection)
         return connection
-
-    def _guest(self, session: AsyncSession) -> GuestSession:
-        return cast("GuestSession", session.sync_session)
 
 
 def _stop(connection: Any) -> None:

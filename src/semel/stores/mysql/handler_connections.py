@@ -87,21 +87,15 @@ class MysqlHandlerConnection(_PymysqlConnection):
         with self._statement(sql):
             text = sql.encode(self.encoding) if isinstance(sql, str) else sql
             self._execute_command(COMMAND.COM_QUERY, text)
-            results = [self._next_unread()]
-            while results[-1].has_next:
-                results.append(self._next_unread())
-        self._result, *self._unfetched = results
-        return self._count()
-
-    def _next_unread(self) -> Any:
-        self._read_query_result()
-        return self._result
+            results: list[Any] = []
+            while not results or results[-1].has_next:
+                self._read_query_result()
+                results.append(self._result)
+        self._unfetched = results
+        return self.next_result()
 
     def next_result(self, unbuffered: bool = False) -> int:
         self._result = self._unfetched.pop(0)
-        return self._count()
-
-    def _count(self) -> int:
         count: int = self._result.affected_rows
         self._affected_rows = count
         return count

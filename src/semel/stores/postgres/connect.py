@@ -33,7 +33,7 @@ def connect(settings: PostgresSettings, kind: Any, **options: Any) -> Any:
                 options["password"] = _text(called(settings.password))
         try:
             with _connecting(settings, options, again):
-                return kind.connect(settings.conninfo, **options)
+                return kind.connect(settings.failover.conninfo, **options)
         except _Refused:
             again = False
 
@@ -47,7 +47,7 @@ async def aconnect(settings: PostgresSettings, kind: Any, **options: Any) -> Any
                 options["password"] = _text(await acalled(settings.password))
         try:
             with _connecting(settings, options, again):
-                return await kind.connect(settings.conninfo, **options)
+                return await kind.connect(settings.failover.conninfo, **options)
         except _Refused:
             again = False
 

@@ -32,12 +32,9 @@ class FailoverTimeline:
     """
 
     def __init__(self, conninfo: str) -> None:
-        self._conninfo = conninfo
+        self.conninfo = conninfo
+        """For libpq; its hosts in the order in which to try them."""
         self._seen: tuple[int, int] | None = None
-
-    @property
-    def conninfo(self) -> str:
-        return self._conninfo
 
     def check(self, system: int, timeline: int, host: str, port: str) -> None:
         """Refuse a server that has missed a promotion. Another system identifier is a new start:
@@ -46,7 +43,7 @@ class FailoverTimeline:
         if seen is None or seen[0] != system or seen[1] < timeline:
             self._seen = (system, timeline)
         elif seen[1] > timeline:
-            self._conninfo = _with_last(self._conninfo, host, port)
+            self.conninfo = _with_last(self.conninfo, host, port)
             raise StatementFault(
                 f"this server is on timeline {timeline}, but {seen[1]} was seen: it was a primary "
                 "before a failover, and must not be used",

@@ -33,11 +33,6 @@ class PostgresSettings(ServerSettings):
     configure: str
     password: Callable[[], str | Awaitable[str]] | None = field(repr=False)
 
-    @property
-    def conninfo(self) -> str:
-        """For libpq; its hosts in the order in which to try them."""
-        return self.failover.conninfo
-
     def without_secrets(self, text: str) -> str:
         """``text`` without the passwords, should libpq ever print one."""
         for secret in self.secrets:

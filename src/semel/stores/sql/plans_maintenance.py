@@ -17,7 +17,7 @@ from semel.errors import ConfigurationError, StoreUnavailable
 from semel.stores.options import whole
 from semel.stores.sql import rows as read
 from semel.stores.sql.rows import Row, Rows, now_in
-from semel.stores.sql.statements import Plan, Statement, act_params, clock_of, names
+from semel.stores.sql.statements import Plan, Statement, act_params, clock_of
 
 R = TypeVar("R")
 
@@ -80,7 +80,7 @@ def _listed(
 def _due(op: ops.Due) -> Plan[ops.DueRecords]:
     which: dict[str, object] = {"duty": DUTIES[op.work], "all": 1, "application": "", "names": "[]"}
     if (known := op.known) is not None:
-        which |= {"all": 0, "application": known.application, "names": names(known.routes)}
+        which |= {"all": 0, "application": known.application, "names": dumps(known.routes)}
     # Asked first: what becomes due between the two statements is then listed or announced.
     next_due, now = read.DUE.only((yield Statement("next_due", which)))
     rows = yield Statement("due", {**which, "limit": op.limit})
@@ -293,7 +293,7 @@ def _browse_notables(op: ops.BrowseNotables) -> Plan[ops.NotableEntries]:
         "before": _place(op.before, "notables"),
         "limit": op.limit,
         "all": int(not op.kinds),
-        "names": names(op.kinds),
+        "names": dumps(op.kinds),
         "anywhere": int(op.route is None),
         "route": shown(op.route or ""),
     }
@@ -363,7 +363,7 @@ def _enqueue(op: ops.Enqueue) -> Plan[ops.EffectWritten]:
 
 
 def _take_effects(op: ops.TakeEffects) -> Plan[ops.Effects]:
-    wanted = {"names": names(op.names), "application": op.application}
+    wanted = {"names": dumps(op.names), "application": op.application}
     params = {**wanted, "limit": op.limit, "fence": op.fence, "lease": op.lease}
     # Asked first: what becomes due between the two statements is then taken or announced.
     next_due, now = read.DUE.only((yield Statement("next_effect", wanted)))

@@ -6,8 +6,7 @@ statement is sent again or the caller gets an error.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from json import dumps
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from semel.core import operations as ops
@@ -76,11 +75,6 @@ def act_params(act: ops.Act) -> dict[str, object]:
 def clock_of(rows: Rows) -> Plan[Micros]:
     """The time in the last column of a statement's rows; without rows, ask for the clock."""
     return now_in(rows if rows else (yield Statement("clock", {})))
-
-
-def names(texts: Sequence[str]) -> str:
-    """The parameter that ``{among}`` compares with."""
-    return dumps(list(texts))
 
 
 # ── sending them, again where that is safe ────────────────────────────────────────────────────────
