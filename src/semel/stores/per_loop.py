@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from semel.core.operations.requests import StoreOperation
-from semel.stores.base import Store
+from semel.stores.base import AsyncStore, Store
 
-R = TypeVar("R")
 P = TypeVar("P")
 A = TypeVar("A", bound="Abandonable")
 
@@ -76,13 +75,13 @@ class PerLoop(Generic[A]):
         return self._made.pop((os.getpid(), asyncio.get_running_loop()), None)
 
 
-class Blocking:
-    """A store for threads that uses what the calling process has open."""
+class OpenedStore:
+    """A store that uses what the calling process or event loop has open, in the colour of that."""
 
     __slots__ = ("_open",)
 
-    def __init__(self, opened: Callable[[], Store]) -> None:
+    def __init__(self, opened: Callable[[], Store | AsyncStore]) -> None:
         self._open = opened
 
-    def perform(self, op: StoreOperation[R], /) -> R:
+    def perform(self, op: StoreOperation[Any], /) -> Any:
         return self._open().perform(op)

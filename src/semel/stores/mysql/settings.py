@@ -36,10 +36,6 @@ class MysqlSettings(ServerSettings):
     tls: ssl.SSLContext | None
     durable: bool
 
-    def without_secrets(self, text: str) -> str:
-        """``text`` without the password, should a driver ever print it."""
-        return text.replace(self.password, "***") if self.password else text
-
 
 def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
     """Options given as keywords win over those in the URL."""
@@ -52,13 +48,15 @@ def parse(url: str, options: Mapping[str, object]) -> MysqlSettings:
     database = unquote(parts.path.removeprefix("/")) or file.get("database", "")
     if not database or "/" in database:
         raise ConfigurationError("a MySQL URL names a database: mysql://user@host/database")
+    password = unquote(parts.password or "") or file.get("password", "")
     return MysqlSettings(
         url=_printable(parts, asked),
+        secrets=(password,) if password else (),
         host=parts.hostname or file.get("host") or "localhost",
         port=_port(file) if parts.port is None else parts.port,
         socket=asked.get("socket"),
         user=unquote(parts.username or "") or file.get("user", ""),
-        password=unquote(parts.password or "") or file.get("password", ""),
+        password=password,
         database=database,
         tls=_tls(asked),
         durable=flag("durable", own.get("durable", True)),

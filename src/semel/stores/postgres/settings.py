@@ -28,16 +28,9 @@ class PostgresSettings(ServerSettings):
     """All options of a `PostgresBackend`."""
 
     failover: FailoverTimeline = field(repr=False, compare=False)
-    secrets: tuple[str, ...] = field(repr=False)
     prepare: bool | None
     configure: str
     password: Callable[[], str | Awaitable[str]] | None = field(repr=False)
-
-    def without_secrets(self, text: str) -> str:
-        """``text`` without the passwords, should libpq ever print one."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        return text
 
 
 def parse(url: str, options: Mapping[str, object]) -> PostgresSettings:

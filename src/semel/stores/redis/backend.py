@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from semel.stores.base import AsyncStore, Capabilities, Finding, PrintableBackend, Store
-from semel.stores.per_loop import Blocking, PerLoop, PerProcess
+from semel.stores.per_loop import OpenedStore, PerLoop, PerProcess
 from semel.stores.redis.commands import Keys
 from semel.stores.redis.credentials import Provider
 from semel.stores.redis.pool_async import AsyncRedisPool, AsyncRedisStore
@@ -98,7 +98,7 @@ class RedisBackend(PrintableBackend):
         self._async_pool = PerLoop(partial(AsyncRedisPool, settings, keys))
 
     def blocking(self) -> Store:
-        return Blocking(self._sync_pool)
+        return OpenedStore(self._sync_pool)
 
     def awaited(self) -> AsyncStore:
         return AsyncRedisStore(self._async_pool)

@@ -6,11 +6,10 @@ of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from semel.core.operations.requests import Found, NoRecord, StoreOperation
+from semel.core.operations.requests import Found, NoRecord
 from semel.core.records import Identity
 from semel.stores.base import (
     AsyncStore,
@@ -21,7 +20,7 @@ from semel.stores.base import (
     Transaction,
 )
 from semel.stores.open_transactions import HeldIdentities
-from semel.stores.per_loop import Blocking, PerLoop, PerProcess
+from semel.stores.per_loop import OpenedStore, PerLoop, PerProcess
 from semel.stores.sql.batcher_async import AsyncBatcher
 from semel.stores.sql.batcher_sync import Batcher
 from semel.stores.sql.dialect import dialect
@@ -63,10 +62,10 @@ class ServerBackend(PrintableBackend):
         self._holds = HeldIdentities()
 
     def blocking(self) -> Store:
-        return Blocking(self.batcher)
+        return OpenedStore(self.batcher)
 
     def awaited(self) -> AsyncStore:
-        return _AsyncBatchedStore(self.async_batcher)
+        return OpenedStore(self.async_batcher)
 
     def close(self) -> None:
         if batcher := self.batcher.pop():
@@ -144,15 +143,3 @@ class ServerBackend(PrintableBackend):
         """What the user may not do; no try changes anything."""
         with self._schema(lock=False) as connection:
             return missing_grants(connection.denied)
-
-
-class _AsyncBatchedStore:
-    """The store for event loops: it asks the batcher of the loop that runs."""
-
-    __slots__ = ("_batcher",)
-
-    def __init__(self, batcher: Callable[[], AsyncBatcher]) -> None:
-        self._batcher = batcher
-
-    def perform(self, op: StoreOperation[R], /) -> Awaitable[R]:
-        return self._batcher().perform(op)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ class ServerSettings:
 
     url: str
     """Without its password."""
+    secrets: tuple[str, ...] = field(repr=False)
     pool_size: int
     timeout: float
     migrate: bool
@@ -31,9 +32,15 @@ class ServerSettings:
     max_idle: float
     """Seconds after which a connection that nobody needed is closed."""
 
+    def without_secrets(self, text: str) -> str:
+        """``text`` without the passwords, should a driver ever print one."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
 
 def server_options(given: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of `ServerSettings` but the URL, from options or their defaults."""
+    """The fields of `ServerSettings` that are options, from what is given or their defaults."""
     return {
         "pool_size": count("pool_size", given.get("pool_size", 10)),
         "timeout": seconds("timeout", given.get("timeout", 5.0)),
