@@ -45,7 +45,6 @@ WORDS = {
     "aascertain": "ascertain",
     "abegin": "begin",
     "acall": "call",
-    "acalled": "called",
     "aclose": "close",
     "adrive": "drive",
     "anext": "next",

@@ -21,10 +21,14 @@ def called(function: Callable[[], Any]) -> Any:
     if not is_async(function):
         return function()
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, acalled(function)).result()
+        return thread.submit(asyncio.run, _awaited(function)).result()
 
 
 async def acalled(function: Callable[[], Any]) -> Any:
     """The same in an event loop. A function that is not async is called in a thread."""
     found = await (function() if is_async(function) else in_thread(function))
     return await found if isawaitable(found) else found
+
+
+async def _awaited(function: Callable[[], Any]) -> Any:
+    return await function()

@@ -23,33 +23,38 @@ class _Refused(Exception):
     """The server did not take a password that may have ended just now."""
 
 
-# Twin of aconnect, by tools.twins
 def connect(settings: PostgresSettings, kind: Any, **options: Any) -> Any:
     """A connection of the class ``kind``, blocking."""
-    again = True
-    while True:
-        if settings.password is not None:
-            with _asking():
-                options["password"] = _text(called(settings.password))
-        try:
-            with _connecting(settings, options, again):
-                return kind.connect(settings.failover.conninfo, **options)
-        except _Refused:
-            again = False
+    try:
+        return _connect(settings, kind, options, again=True)
+    except _Refused:
+        return _connect(settings, kind, options, again=False)
 
 
 async def aconnect(settings: PostgresSettings, kind: Any, **options: Any) -> Any:
     """The same, awaited."""
-    again = True
-    while True:
-        if settings.password is not None:
-            with _asking():
-                options["password"] = _text(await acalled(settings.password))
-        try:
-            with _connecting(settings, options, again):
-                return await kind.connect(settings.failover.conninfo, **options)
-        except _Refused:
-            again = False
+    try:
+        return await _aconnect(settings, kind, options, again=True)
+    except _Refused:
+        return await _aconnect(settings, kind, options, again=False)
+
+
+def _connect(settings: PostgresSettings, kind: Any, options: dict[str, Any], *, again: bool) -> Any:
+    if settings.password is not None:
+        with _asking():
+            options = {**options, "password": _text(called(settings.password))}
+    with _connecting(settings, options, again):
+        return kind.connect(settings.failover.conninfo, **options)
+
+
+async def _aconnect(
+    settings: PostgresSettings, kind: Any, options: dict[str, Any], *, again: bool
+) -> Any:
+    if settings.password is not None:
+        with _asking():
+            options = {**options, "password": _text(await acalled(settings.password))}
+    with _connecting(settings, options, again):
+        return await kind.connect(settings.failover.conninfo, **options)
 
 
 @contextmanager
