@@ -9,8 +9,8 @@ milliseconds; then the work, which is the CPU time that the page took here and i
 machine that is busy with other things only that says something.
 
 With ``--load``: fresh keys for an application under one worker, with its console mounted in it, in
-turns alone and beside ``--people`` who each read a page every second; with ``--apart`` that console
-is a process of its own on the same store. The table has throughput, p99
+turns alone, beside ``--people`` who have a page open, and beside as many who click. With
+``--apart`` that console is a process of its own on the same store. The table has throughput, p99
 and CPU time per request beside the people as ratios to those alone.
 """
 
@@ -194,7 +194,8 @@ def main() -> None:
         print(visitors.HEAD)
         for name in given.stores:
             load = visitors.Load(given.rounds, given.seconds, given.people, given.apart)
-            print(visitors.disturbed(name, amounts, load).row(), flush=True)
+            for found in visitors.disturbed(name, amounts, load):
+                print(found.row(), flush=True)
         return
     for name in given.stores:
         with FILLED[name](amounts) as place:

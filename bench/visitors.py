@@ -1,7 +1,7 @@
 """People who look at a console while an application is under load, and what that changes.
 
-Each of them reads a page every second, half of them the overview and half the records: more often
-than a browser that is left open, which asks every fifteen seconds.
+*Open* are browsers that nobody touches: each reads its page again as often as that page says.
+*Clicking* are people who each read another page every second.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 
@@ -23,10 +23,14 @@ from bench.filling import FILLED, Amounts
 from bench.load import BenchError, Burst, Target
 from bench.measure import Cores
 from bench.stage import Stage
+from semel.console.routes import SCREENS
 
-PATHS = ("/ops/", "/ops/records", "/ops/", "/ops/records?state=unknown", "/ops/in-flight")
-EVERY = 1.0
-"""Seconds from page to page, of each person."""
+CLICKED = ("", "records", "in-flight", "records?state=unknown", "unknown")
+"""Half of those who look at a console look at what needs a person, and at lists."""
+OPEN = ("", "in-flight", "", "unknown", "outbox")
+"""Pages that are left open."""
+REFRESH = {each.path: each.refresh for each in SCREENS}
+MANNERS = ("open", "clicking")
 
 
 class Beside(Served):
@@ -47,10 +51,10 @@ class Visits:
 
 
 @contextmanager
-def visiting(port: int, people: int) -> Iterator[Visits]:
+def visiting(port: int, people: int, manner: str) -> Iterator[Visits]:
     """So many people look, until it is over."""
     seen, over = Visits(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(_all(port, people, seen, over)))
+    thread = threading.Thread(target=lambda: asyncio.run(_all(port, people, manner, seen, over)))
     thread.start()
     try:
         yield seen
@@ -59,23 +63,44 @@ def visiting(port: int, people: int) -> Iterator[Visits]:
         thread.join()
 
 
-async def _all(port: int, people: int, seen: Visits, over: threading.Event) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
-        await asyncio.gather(*(_person(client, n, people, seen, over) for n in range(people)))
+async def _all(port: int, people: int, manner: str, seen: Visits, over: threading.Event) -> None:
+    address = f"http://127.0.0.1:{port}/ops/"
+    async with httpx.AsyncClient(base_url=address, timeout=60.0) as client:
+        asking = (_person(client, n, n / people, manner, seen, over) for n in range(people))
+        await asyncio.gather(*asking)
 
 
 async def _person(
-    client: httpx.AsyncClient, number: int, people: int, seen: Visits, over: threading.Event
+    client: httpx.AsyncClient,
+    number: int,
+    phase: float,
+    manner: str,
+    seen: Visits,
+    over: threading.Event,
 ) -> None:
-    await asyncio.sleep(EVERY * number / people)
+    """``phase``: when in its first interval it begins, so that not all ask at once."""
+    due, clicks = time.perf_counter() + phase * _interval(number, manner, 0), 0
     while not over.is_set():
-        began = time.perf_counter()
-        answer = await client.get(PATHS[number % len(PATHS)], headers={"accept": "text/html"})
-        took = time.perf_counter() - began
-        seen.times.append(1000 * took)
+        if time.perf_counter() < due:
+            await asyncio.sleep(0.05)
+            continue
+        began, path = time.perf_counter(), _path(number, manner, clicks)
+        answer = await client.get(path, headers={"accept": "text/html"})
+        seen.times.append(1000 * (time.perf_counter() - began))
         if answer.status_code != 200:
             seen.refused.append(f"{answer.status_code} {answer.text[-200:]}")
-        await asyncio.sleep(max(0.0, EVERY - took))
+        due, clicks = max(began + _interval(number, manner, clicks), due), clicks + 1
+
+
+def _path(number: int, manner: str, clicks: int) -> str:
+    if manner == "open":
+        return OPEN[number % len(OPEN)]
+    return CLICKED[(number + clicks) % len(CLICKED)]
+
+
+def _interval(number: int, manner: str, clicks: int) -> float:
+    """Seconds from page to page."""
+    return float(REFRESH[_path(number, manner, clicks)]) if manner == "open" else 1.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +108,7 @@ class Disturbed:
     """One store: the load alone and beside the people, round by round."""
 
     store: str
+    manner: str
     alone: list[Sample]
     beside: list[Sample]
     visits: Visits
@@ -94,13 +120,15 @@ class Disturbed:
 
         shares = " | ".join(f"{ratio(name):.2f}" for name in ("rate", "p99", "cpu"))
         rate = statistics.median(each.rate for each in self.alone)
-        page = statistics.median(self.visits.times)
-        return f"| {self.store} | {rate:.0f} | {shares} | {len(self.visits.times)} | {page:.0f} |"
+        page = statistics.median(self.visits.times or [0.0])
+        pages, late = len(self.visits.times), len(self.visits.refused)
+        beside = f"{self.store} | {self.manner} | {rate:.0f} | {shares}"
+        return f"| {beside} | {pages} | {page:.0f} | {late} |"
 
 
 HEAD = (
-    "| store | requests/s alone | throughput | p99 | CPU per request | pages | ms each |\n"
-    "|---|---|---|---|---|---|---|"
+    "| store | beside | requests/s alone | throughput | p99 | CPU per request | pages | ms each"
+    " | refused |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -114,24 +142,23 @@ class Load:
     apart: bool
 
 
-def disturbed(store: str, amounts: Amounts, load: Load) -> Disturbed:
-    """Fresh keys for one worker, alone and beside people; ratios are beside to alone."""
+def disturbed(store: str, amounts: Amounts, load: Load) -> list[Disturbed]:
+    """Fresh keys for one worker: alone, and beside people of each manner, in turns."""
     case = Beside(store, "semel", "bench.served.with_console", plans.FRESH, store)
     alone: list[Sample] = []
-    beside: list[Sample] = []
-    every = Visits()
+    beside: dict[str, list[Sample]] = {manner: [] for manner in MANNERS}
+    visits = {manner: Visits() for manner in MANNERS}
     with Stage(load.seconds, 32, Cores.divided()) as stage:
         stage.kept(store, stage.cores.store, lambda it: it.start(FILLED[store](amounts)))
         case.measure(stage)  # opens and warms everything
         place = stage.place(store, stage.cores.store)
-        name = "console" if load.apart else case.served_as()
-        port = stage.server(name, lambda: case.serving(stage, place)).port
+        viewed = replace(case, env={"BENCH_CONSOLE_SHARE": "all"}) if load.apart else case
+        port = stage.server(viewed.served_as(), lambda: viewed.serving(stage, place)).port
         for _ in range(load.rounds):
             alone.append(case.measure(stage))
-            with visiting(port, load.people) as seen:
-                beside.append(case.measure(stage))
-            every.times += seen.times
-            every.refused += seen.refused
-    if every.refused:
-        raise BenchError(f"{len(every.refused)} pages were refused: {every.refused[0]}")
-    return Disturbed(store, alone, beside, every)
+            for manner in MANNERS:
+                with visiting(port, load.people, manner) as seen:
+                    beside[manner].append(case.measure(stage))
+                visits[manner].times += seen.times
+                visits[manner].refused += seen.refused
+    return [Disturbed(store, each, alone, beside[each], visits[each]) for each in MANNERS]

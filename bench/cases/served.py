@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ class Served:
     def serving(self, stage: Stage, place: Place | None) -> Iterator[AppServer]:
         script = str(ROOT / "tests" / "servers" / "serve_asgi.py")
         words: list[str | int] = [python_of(self.family), script, f"{self.module}:app", "{fd}", 1]
-        env = {"PYTHONPATH": str(ROOT), **self.env}
+        env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", **self.env}
         if place is not None:
             env["BENCH_STORE"] = place.url
         try:

@@ -1,6 +1,11 @@
-"""The guarded application with its console mounted beside it, as an application does that."""
+"""The guarded application with its console mounted beside it, as an application does that.
+
+``BENCH_CONSOLE_SHARE``: for what share of the time it makes pages; ``all``: always.
+"""
 
 from __future__ import annotations
+
+import os
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -15,5 +20,8 @@ async def viewer(request: Request) -> ConsoleUser:
     return ConsoleUser("ada", [Role.VIEWER])
 
 
-console = guard.console(authorize=viewer, app=guarded)
+share = os.environ.get("BENCH_CONSOLE_SHARE", "0.1")
+console = guard.console(
+    authorize=viewer, app=guarded, work_share=None if share == "all" else float(share)
+)
 app = Starlette(routes=[Mount("/ops", app=console), Mount("/", app=guarded)])

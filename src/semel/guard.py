@@ -423,6 +423,7 @@ class Guard:
         hosts: Sequence[str] | None = None,
         two_person: TwoPersonRule | str | Collection[str] | None = None,
         trace_url: str | None = None,
+        work_share: float | None = 0.1,
     ) -> Console:
         """The console for operators: an ASGI application to mount, with a ``wsgi`` for the others.
 
@@ -431,11 +432,13 @@ class Guard:
         application, for policies that are tagged on its endpoints. ``hosts``: the names under
         which the console answers, where nothing in front of it checks them. ``two_person``: acts
         that a second person must approve, ``"all"`` or some of ``evict``, ``free``, ``absent``,
-        ``erase`` and ``drop``. ``trace_url``: instead of the guard's own.
+        ``erase`` and ``drop``. ``trace_url``: instead of the guard's own. ``work_share``:
+        for what share of the time it may make pages; None: always.
         """
         from semel.console import Console
 
         own: dict[str, Any] = {"two_person": two_person, "trace_url": trace_url}
+        own["work_share"] = work_share
         return Console(self, authorize, app=app, hosts=hosts, **own)
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────

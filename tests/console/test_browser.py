@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from semel.console import ConsoleUser, Role, routes
+from semel.console import ConsoleUser, Role, console, routes
 from semel.console.standalone import Standalone
 from semel.console.users import UsersFile
 from semel.core.records import Identity, State
@@ -92,6 +92,12 @@ def paths(shop: Shop) -> list[str]:
 
 
 # ── screens ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(autouse=True)
+def each_page_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shop changes behind the console's back. What is shared is tested in `test_budget`."""
+    monkeypatch.setattr(console, "_SHARED", 0.0)
 
 
 @pytest.mark.parametrize("role", Role)

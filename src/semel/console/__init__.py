@@ -12,6 +12,7 @@ render     templates, in which every text is escaped and made visible
 charts     the shapes of an SVG, drawn by the server
 diagram    the states of a record as a drawing
 cache      what many people look at is made once for all of them
+budget     a mounted console pauses, so that requests get on
 times      times and durations as people read them
 login      how people log in to a standalone console: token, password, proxy
 sessions, users    its sessions, and the file of its users

@@ -15,6 +15,7 @@ import asyncio
 import inspect
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel.console import responses
 from semel.console.acts import ActPage
+from semel.console.budget import WorkBudget
 from semel.console.cache import Cache
 from semel.console.login import LOGIN, LOGOUT, LoginPages
 from semel.console.render import render, static_files
@@ -60,6 +62,12 @@ THREADS: Final = 2
 """Pages that are made at once, in one process."""
 WAITING: Final = 32
 """Requests that wait for a thread; more are told to come again."""
+SHARE: Final = 0.1
+"""Of the time, in which a mounted console makes pages: the rest is the application's."""
+_TURN_WITHIN: Final = 30.0
+"""Seconds that a page waits for its turn; whoever has waited longer is told why."""
+_SHARED: Final = 2.0
+"""Seconds for which a page is shown to others with the same role."""
 BLOCKED: Final = 2 * THREADS
 """Threads of a WSGI server that may wait for the console: the others are the application's."""
 FORM_WITHIN: Final = 30.0
@@ -78,6 +86,8 @@ class Console:
     - ``two_person``: the acts that a second person must approve: ``"all"``, or some of ``evict``,
       ``free``, ``absent``, ``erase`` and ``drop``. None needs a second person unless it is said.
     - ``trace_url``: the search of the tracing system, where it is not the guard's `TraceLink`.
+    - ``work_share``: for what share of the time it may make pages, which hold up requests of the
+      same process. None: always, in a process of its own.
     - ``login``: the pages on which people log in to a standalone console.
     """
 
@@ -91,7 +101,10 @@ class Console:
         two_person: TwoPersonRule | str | Collection[str] | None = None,
         login: LoginPages | None = None,
         trace_url: str | None = None,
+        work_share: float | None = SHARE,
     ) -> None:
+        if work_share is not None and not 0 < work_share <= 1:
+            raise ConfigurationError("work_share= is a share of the time: more than 0, at most 1")
         if not callable(authorize):
             raise ConfigurationError(
                 "the console needs authorize=, a function of the request that returns "
@@ -104,7 +117,8 @@ class Console:
         self._rule = two_person_rule(two_person)
         self._login = login
         self._traces = guard.trace_link if trace_url is None else TraceLink(trace_url)
-        self._cache = Cache()
+        self._cache, self._pages = Cache(), Cache()
+        self._budget = WorkBudget(work_share)
         self._pools: dict[int, _Threads] = {}
 
     # ── servers ───────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +167,8 @@ class Console:
             if not _needs_user(given):
                 return self.answer(given, None)
             user = await self._aask(given.request)
-            running = self._threads().run(lambda: self.answer(given, user))
+            since = time.monotonic()
+            running = self._threads().run(lambda: self._in_turn(given, user, since))
         except ConsoleRefusal as refusal:
             return self._refused(given, None, refusal)
         return await asyncio.wrap_future(running)
@@ -164,9 +179,25 @@ class Console:
             if not _needs_user(given):
                 return self.answer(given, None)
             user = self._ask(given.request)
-            return self._threads().run(lambda: self.answer(given, user), BLOCKED).result()
+            since = time.monotonic()
+            running = self._threads().run(lambda: self._in_turn(given, user, since), BLOCKED)
+            return running.result()
         except ConsoleRefusal as refusal:
             return self._refused(given, None, refusal)
+
+    def _in_turn(self, given: ConsoleRequest, user: ConsoleUser | None, since: float) -> Response:
+        """The response, made within the console's share of this process. An act need not wait: it
+        may be urgent, or wait for a provider itself."""
+        if given.method == "POST":
+            return self.answer(given, user)
+        if time.monotonic() - since < _TURN_WITHIN:
+            return self._budget.run(lambda: self.answer(given, user))
+        said = (
+            "More people look at the console than its share of this process is enough for: "
+            "requests come first. Come again in a moment, or run semel console as a process of its "
+            "own."
+        )
+        return self._refused(given, user, ConsoleRefusal(503, said, _AGAIN))
 
     def _threads(self) -> _Threads:
         """Those of this process: a forked child has none of its parent's."""
@@ -244,7 +275,16 @@ class Console:
         known = (self._guard, self._app, self._operator)
         apart = self._threads().apart
         view = View(given, user, *known, named, self._rule, self._cache, apart, self._traces)
-        return self._shown(view, found, found.run(view))
+        if isinstance(found, Action):
+            try:
+                return self._shown(view, found, found.run(view))
+            finally:
+                self._pages.forget()  # what it has changed is seen at once
+        if not found.shared or given.wants_json:
+            return self._shown(view, found, found.run(view))
+        name = given.path, given.request.query, user.highest
+        below = self._pages.get(name, _SHARED, lambda: self._below(view, found, found.run(view)))
+        return responses.page(200, self._top(view, found) + below)
 
     def _shown(self, view: View, found: Screen | Action, data: Any) -> Response:
         """Data as a page, or as JSON; a response that a screen made by itself is a file."""
@@ -256,10 +296,18 @@ class Console:
         status = data.status if isinstance(data, ActPage) else 200
         if given.wants_json:
             return responses.document(status, data)
-        frame = self._frame(given, view.user)
+        return responses.page(status, self._top(view, found) + self._below(view, found, data))
+
+    def _top(self, view: View, found: Screen | Action) -> str:
+        frame = self._frame(view.request, view.user)
+        return render("top.html", title=found.title, here=found.path, **frame)
+
+    def _below(self, view: View, found: Screen | Action, data: Any) -> str:
+        """The page below its top: nothing in it may depend on who looks, but for the role."""
+        frame = {**self._frame(view.request, view.user), "user": None}
         refresh = found.refresh if isinstance(found, Screen) else 0
-        own = {"data": data, "title": found.title, "here": found.path, "refresh": refresh}
-        return responses.page(status, render(found.template, **frame, **own))
+        own = {"title": found.title, "refresh": refresh, "data": data}
+        return render(found.template, **frame, **own)
 
     def _refused(
         self, given: ConsoleRequest, user: ConsoleUser | None, refusal: ConsoleRefusal
@@ -269,8 +317,9 @@ class Console:
             problem = {"title": text, "status": status}
             return responses.document(status, problem, headers, problem=True)
         frame = self._frame(given, user if user is None or user.highest else None)
-        own = {"title": str(status), "here": None, "refresh": 0, "status": status, "text": text}
-        return responses.page(status, render("refused.html", **frame, **own), headers)
+        top = render("top.html", **frame, title=str(status), here=None)
+        below = render("refused.html", **frame, refresh=0, status=status, text=text)
+        return responses.page(status, top + below, headers)
 
     def _frame(self, given: ConsoleRequest, user: ConsoleUser | None) -> dict[str, Any]:
         """What every template is given."""
@@ -393,6 +442,9 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             return
 
 
+_AGAIN: Final = (("Retry-After", "5"),)
+
+
 class _Threads:
     """The console's threads in one process, and how many wait for one."""
 
@@ -405,8 +457,7 @@ class _Threads:
     def run(self, function: Callable[[], T], most: int = WAITING) -> Future[T]:
         """Run it in a thread, in the caller's context. The count may be off by one: no lock."""
         if self._waiting >= most:
-            retry = (("Retry-After", "5"),)
-            raise ConsoleRefusal(503, "Too many people look at the console at once.", retry)
+            raise ConsoleRefusal(503, "Too many people look at the console at once.", _AGAIN)
         self._waiting += 1
         future = self._pool.submit(copy_context().run, function)
         future.add_done_callback(self._done)

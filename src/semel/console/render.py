@@ -18,6 +18,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from semel.console.budget import paced
 from semel.console.charts import bars
 from semel.console.times import Moment
 
@@ -117,7 +118,8 @@ def environment() -> Environment:
 
 
 def render(template: str, **context: Any) -> str:
-    return environment().get_template(template).render(version=version(), **context)
+    found = environment().get_template(template)
+    return "".join(paced(found.generate(version=version(), **context)))
 
 
 @cache

@@ -29,16 +29,16 @@ from semel.console.screens import (
 from semel.console.view import Action, Screen
 
 SCREENS: Final = (
-    Screen("", "Overview", overview.show, "overview.html", refresh=15),
-    Screen("unknown", "Unknown", unknown.show, "unknown.html", refresh=30),
+    Screen("", "Overview", overview.show, "overview.html", refresh=15, shared=True),
+    Screen("unknown", "Unknown", unknown.show, "unknown.html", refresh=30, shared=True),
     Screen("unknown/{identity}", "Decide", unknown.decide, "decide.html", menu=False),
-    Screen("outbox", "Dead letters", outbox.show, "outbox.html", refresh=30),
-    Screen("in-flight", "In flight", in_flight.show, "in_flight.html", refresh=5),
-    Screen("records", "Records", records.show, "records.html"),
+    Screen("outbox", "Dead letters", outbox.show, "outbox.html", refresh=30, shared=True),
+    Screen("in-flight", "In flight", in_flight.show, "in_flight.html", refresh=5, shared=True),
+    Screen("records", "Records", records.show, "records.html", shared=True),
     Screen("records/{identity}", "One key", key.show, "key.html", menu=False),
-    Screen("mismatches", "Mismatches", mismatches.show, "mismatches.html"),
+    Screen("mismatches", "Mismatches", mismatches.show, "mismatches.html", shared=True),
     Screen("approvals", "Approvals", approvals.show, "approvals.html", refresh=30),
-    Screen("tenants", "Tenants", tenants.show, "tenants.html"),
+    Screen("tenants", "Tenants", tenants.show, "tenants.html", shared=True),
     Screen("routes", "Routes", coverage.show, "routes.html"),
     Screen("audit", "Audit", audit.show, "audit.html"),
     Screen("doctor", "Doctor", doctor.show, "doctor.html"),

@@ -121,7 +121,7 @@ class Standalone:
         """The console, and the token of the address that works once, where there is one."""
         rule = "all" if "all" in self.two_person else self.two_person or None
         common: dict[str, Any] = {"app": app, "hosts": self.hosts(), "two_person": rule}
-        common["trace_url"] = self.trace_url
+        common |= {"trace_url": self.trace_url, "work_share": None}
         if self.proxy_header is not None:
             named = (self.proxy_header, self.ranges(), self.role_header)
             return Console(guard, by_proxy(*named, (Role.VIEWER,)), **common), None

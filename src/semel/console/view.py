@@ -133,6 +133,8 @@ class Screen:
     """Whether the navigation has a link to it."""
     refresh: int = 0
     """Seconds after which a browser with JavaScript reads it again; 0: never by itself."""
+    shared: bool = False
+    """It is the same for all who have the same role: it is made once for all who look at once."""
     methods: ClassVar[tuple[str, ...]] = ("GET", "HEAD", "OPTIONS")
 
     def run(self, view: View) -> Any:
