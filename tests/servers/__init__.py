@@ -1,6 +1,7 @@
 """Real servers for the tests: private, thrown away, and gone when the tests are.
 
 postgres, mariadb, valkey    the databases; valkey has Sentinel and the cluster too
+mysql                        a MySQL in MariaDB's place, where one is named
 postgres_cluster, galera     three nodes each, with their failovers
 pgbouncer                    a pooler before PostgreSQL
 apps                         uvicorn and gunicorn with an application

@@ -16,6 +16,7 @@ from semel.core.operations.handler import Begin, Begun, Occupied, RollBack
 from semel.core.operations.requests import Found, NoRecord, Read
 from semel.core.records import Identity
 from semel.runtime.transactions import AsyncTransact, Transact
+from semel.runtime.waiters import Waiters
 from semel.stores.base import AsyncTransaction, Transaction
 from semel.stores.open_transactions import HeldIdentities
 from semel.stores.sqlite import SqliteBackend
@@ -71,10 +72,15 @@ def threads(one: Bank, slow: Slow, count: int) -> list[Reply]:
 def _let_go(one: Bank, slow: Slow, others: list[Future[Reply]]) -> None:
     if one.guard.policy.patience_micros:
         waiters = one.guard.runtime.keeper.waiters
-        until(lambda: waiters._threads_waiting() == len(others))
+        until(lambda: _threads_waiting(waiters) == len(others))
     else:
         until(lambda: all(future.done() for future in others))
     slow.go.set()
+
+
+def _threads_waiting(waiters: Waiters) -> int:
+    watches = list(waiters.watches.values())
+    return sum(not slot.done() for watch in watches for slot in watch.threads)
 
 
 async def tasks(one: Bank, slow: Slow, count: int) -> list[Reply]:
