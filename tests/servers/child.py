@@ -70,8 +70,8 @@ class Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def wait(self, seconds: float = PATIENCE) -> int:
-        """The exit code, once the server and everything it started are gone."""
+    def wait(self, seconds: float | None = PATIENCE) -> int:
+        """The exit code, once the server and everything it started are gone. None: for ever."""
         try:
             code = self._warden.wait(seconds)
             canary.look(f"the log of {self.name}", self.logs())

@@ -64,7 +64,7 @@ class Provider(Scoped):
 
     def _restart(self) -> None:
         while not self._closing.is_set():
-            self._child.wait(3600)
+            self._child.wait(None)  # as long as the session, which may be hours
             if not self._closing.is_set():
                 self.deaths += 1
                 self._child = self._start()
