@@ -23,7 +23,14 @@ ROOT_BY_TCP = (
     "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION",
 )
 """Where names are not resolved, 127.0.0.1 is not localhost."""
-OTHERWISE = {"innodb-log-file-size": None, "innodb-redo-log-capacity": "128M", "mysqlx": "OFF"}
+OTHERWISE = {
+    "innodb-log-file-size": None,
+    "innodb-redo-log-capacity": "128M",
+    "mysqlx": "OFF",
+    "gtid-mode": "OFF",
+    "enforce-gtid-consistency": "OFF",
+}
+"""Instead of MariaDB's. With GTIDs a transaction cannot write into tables without transactions."""
 
 
 def wanted() -> bool:

@@ -49,6 +49,19 @@ class Ask:
             names = [column[0] for column in cursor.description]
             return dict(zip(names, cursor.fetchone(), strict=True))
 
+    def plan(self, statement: str) -> list[tuple[Any, ...]]:
+        """Table, type and key of each row of a plan. MySQL has a column more, and a row for where
+        it inserts."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {statement}")
+            names = [column[0] for column in cursor.description]
+            places = [names.index(name) for name in ("table", "type", "key")]
+            return [
+                tuple(row[place] for place in places)
+                for row in cursor.fetchall()
+                if row[1] != "INSERT"
+            ]
+
 
 class Database(ABC):
     """What is said of connections is said of the store's, to this database."""

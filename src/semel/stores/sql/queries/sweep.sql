@@ -8,7 +8,7 @@
 --      of another duty. What was renewed since was put off before. For how long a released one is
 --      remembered say its own terms; where they are missing its next request lapses it.
 WITH due AS MATERIALIZED (
-    SELECT identity AS which FROM semel_record
+    SELECT identity AS which FROM semel_record {by_due}
     WHERE duty = {duty.lease} AND due_at <= (SELECT {now}) AND leased_until <= {now}
       AND (on_lapse <> {lapse.release} OR patience IS NOT NULL
            OR terms IN (SELECT id FROM semel_terms))

@@ -11,7 +11,7 @@ SELECT record.identity, record.state, record.on_lapse, record.tenant, record.met
        record.due_at, record.tries, record.reason, length(record.snapshot) AS size,
        substr(record.snapshot, 1, 17) AS start, record.resource, terms.said,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-FROM semel_record AS record
+FROM semel_record AS record FORCE INDEX (semel_record_due)
 LEFT JOIN semel_terms AS terms ON terms.id = record.terms
 WHERE record.duty = 4 /* ask */ AND record.due_at IS NULL AND record.identity < :identity
 ORDER BY record.identity DESC LIMIT :limit

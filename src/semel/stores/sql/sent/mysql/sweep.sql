@@ -8,7 +8,7 @@
 -- why: nobody waits for it: what a request has locked is left for the next round. Resumable ones are
 --      of another duty. What was renewed since was put off before. For how long a released one is
 --      remembered say its own terms; where they are missing its next request lapses it.
-SELECT identity AS which FROM semel_record
+SELECT identity AS which FROM semel_record FORCE INDEX (semel_record_due)
 WHERE duty = 1 /* lease */
   AND due_at <= (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
   AND leased_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
