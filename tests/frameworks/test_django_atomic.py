@@ -21,6 +21,7 @@ from semel.frameworks.django import guarded
 from tests.databases import connect, end_connections, executed, numbers
 from tests.frameworks import django_site
 from tests.frameworks.django_site import GUARD, Row, Site, add_mysql, add_postgres, make_tables
+from tests.servers import mysql
 from tests.stores.relay import hang_up
 from tests.waiting import PATIENCE, until
 from tests.web.cable import Cable, Line
@@ -487,7 +488,9 @@ def test_a_handler_that_ends_the_transaction_is_found_out(
 def test_a_view_whose_writes_mariadb_cannot_undo_is_in_doubt(
     mariadb_url: str, begin: Begin, table: str, then: str
 ) -> None:
-    """Those into a table without transactions; a temporary table is gone with its connection."""
+    """Those into a table without transactions; a temporary table is gone with its connection. MySQL
+    tells it apart where it goes back to a savepoint; on MariaDB all has to be undone to know."""
+    told_apart = mysql.wanted() and (table, then) == ("TEMPORARY TABLE", "set_rollback")
     add_mysql(mariadb_url)
     with closing(connect(mariadb_url)) as outside:
         executed(outside, "CREATE TABLE notes (id integer) ENGINE = MyISAM")
@@ -504,10 +507,13 @@ def test_a_view_whose_writes_mariadb_cannot_undo_is_in_doubt(
             transaction.set_rollback(True, using="my")
 
     shop = begin("my", note)
-    assert shop.send().status >= 500
+    first = shop.send()
+    assert (first.status == 201) if told_apart else (first.status >= 500)
     connections["my"].close()
     again = shop.send()
-    if table == "TABLE":
+    if told_apart:
+        assert (again.replayed, len(shop.ran), shop.left()) == (True, 1, (0, True))
+    elif table == "TABLE":
         assert (again.code, len(shop.ran)) == ("outcome-unknown", 1)
     else:
         assert (again.status, len(shop.ran), shop.left()) == (201, 2, (1, True))
@@ -581,7 +587,8 @@ def test_nor_does_one_of_mariadb_s(mariadb_url: str, begin: Begin, level: str) -
     shop = begin("my", look)
     assert (shop.send().status, levels) == (201, ["READ COMMITTED"])
     with connections["my"].cursor() as cursor:
-        cursor.execute("SELECT @@tx_isolation")
+        name = "transaction_isolation" if mysql.wanted() else "tx_isolation"
+        cursor.execute(f"SELECT @@{name}")
         assert cursor.fetchone() == (level.replace(" ", "-").upper(),)
 
 

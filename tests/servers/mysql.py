@@ -31,6 +31,8 @@ OTHERWISE = {
     "enforce-gtid-consistency": "OFF",
 }
 """Instead of MariaDB's. With GTIDs a transaction cannot write into tables without transactions."""
+NO_CERTIFICATES = "--auto-generate-certs=OFF"
+"""With them drivers encrypt unasked, and a relay does not see what is sent."""
 
 
 def wanted() -> bool:
@@ -74,11 +76,17 @@ class MysqlServer(MariadbServer):
     def _install(self) -> None:
         first = self.folder / "first.sql"
         first.write_text("".join(f"{statement};\n" for statement in ROOT_BY_TCP))
-        options = (*self._places(), "--initialize-insecure", f"--init-file={first}")
+        options = (
+            *self._places(),
+            "--initialize-insecure",
+            f"--init-file={first}",
+            NO_CERTIFICATES,
+        )
         child = self._run(self.binaries.server, *options)
         if child.wait() != 0:
             raise ServerError(f"mysqld --initialize-insecure failed:\n{child.logs()}")
 
     def _options(self) -> Iterator[str]:
         yield from super()._options()
+        yield NO_CERTIFICATES
         yield from ("--log-error-verbosity=1", "--secure-file-priv=")  # no folder of the system's
