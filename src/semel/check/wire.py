@@ -202,13 +202,22 @@ class Caller:
         return answer
 
     def hang_up(self, request: WireRequest, *, keep_back: int = 0) -> None:
-        """Send all but the last ``keep_back`` bytes of the body, close, and read nothing."""
+        """Send all but the last ``keep_back`` bytes of the body, and close.
+
+        Of half a request the end of the sending is told first, and the server is given a second to
+        close as well: what it makes of the half has then come before the retry.
+        """
         self._budget.take()
         said = "hung up in the middle of the body" if keep_back else "hung up after the last byte"
         try:
             with self._connected() as connection:
                 whole = request.encoded(self._host)
                 connection.sendall(whole[: len(whole) - keep_back])
+                if keep_back:
+                    connection.settimeout(min(self._timeout, 1.0))
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_WR)
+                        connection.recv(1)
         except (OSError, UnicodeError) as error:
             raise NoReply(f"{request.method} {request.target}: {_reason(error)}") from error
         finally:

@@ -26,7 +26,8 @@ _EXAMPLES: Final[Mapping[Example, str]] = {
     100: "limit",
     86_400_000_000: "again_in alive delay keep lease memory patience probe_after requeue",
     2_592_000_000_000: "retention tombstone",
-    1_767_225_600_000_000: "created_at died_at due expires_at forget_at fresh_until leased_until now since",
+    1_767_225_600_000_000: "created_at died_at due expires_at forget_at fresh_until leased_until"
+    " now since",
     "acme": "actor application does host order_key role subject tenant",
     "asked to": "error evidence reason said why",
     "evict": "verb",
