@@ -110,7 +110,7 @@ def test_a_store_that_is_down_is_told_in_shape(make: Make, effects: Effects) -> 
 def test_an_outcome_that_cannot_be_kept_is_told_in_shape(make: Make) -> None:
     store = FaultyBackend()
     store.fail(Complete, mishap="refused")
-    send = make(store=store, lease=timedelta(milliseconds=1), max_run=timedelta(seconds=1))
+    send = make(store=store, lease=timedelta(seconds=1), max_run=timedelta(seconds=1))
     reply = send()
     assert (reply.status, oops(reply)) == (503, "completion-not-durable")
 
